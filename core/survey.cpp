@@ -56,6 +56,23 @@ double Survey::mean_relative_error() const {
   return share(sums.sum_relative,
                sums.count - sums.zeros - sums.infinite - sums.nan - sums.to_infinity);
 }
+ErrorParts Survey::error_parts() const {
+  const SurveySums& s = sums;
+  const double x2 = s.dead_x2 + s.saturated_x2 + s.grid_x2;
+  if (x2 == 0 && s.sum_e2 > 0) return {nothing, nothing, nothing, nothing};
+  if (x2 == 0) return {};
+  const double xe = s.saturated_xe + s.grid_xe - s.dead_x2, gain = xe / x2;  // a - 1
+  const auto rest = [&](double part_x2, double part_xe, double part_e2) {
+    return std::max(0.0, part_e2 + gain * (gain * part_x2 - 2 * part_xe));
+  };
+  return {.scale = gain * xe,
+          .dead_zone = rest(s.dead_x2, -s.dead_x2, s.dead_x2),
+          .grid = rest(s.grid_x2, s.grid_xe, s.grid_e2),
+          .saturation = rest(s.saturated_x2, s.saturated_xe, s.saturated_e2)};
+}
+double Survey::norm_to_noise() const {
+  return sums.sum_x2 > 0 ? std::sqrt(sums.sum_x2 / sums.sum_e2) : nothing;
+}
 double Survey::root_mean_square() const {
   return std::sqrt(share(sums.sum_x2, sums.count - sums.infinite - sums.nan));
 }

@@ -27,6 +27,10 @@ struct SurveySums {
   // --- e = y - x
   double sum_x2 = 0, sum_e2 = 0, sum_e = 0, sum_abs_x = 0;
   double sum_relative = 0;  // of |e| / |x|, over x != 0
+  // --- the same by the kind of error: y = 0 (where e = -x), saturated, and all others
+  double dead_x2 = 0;
+  double saturated_x2 = 0, saturated_xe = 0, saturated_e2 = 0;
+  double grid_x2 = 0, grid_xe = 0, grid_e2 = 0;
   // --- of |x|, over finite elements other than 0; 0 if there are none
   double largest = 0, smallest = 0;
 
@@ -36,10 +40,24 @@ struct SurveySums {
     to_infinity += other.to_infinity, changed += other.changed;
     sum_x2 += other.sum_x2, sum_e2 += other.sum_e2, sum_e += other.sum_e;
     sum_abs_x += other.sum_abs_x, sum_relative += other.sum_relative;
+    dead_x2 += other.dead_x2, saturated_x2 += other.saturated_x2;
+    saturated_xe += other.saturated_xe, saturated_e2 += other.saturated_e2;
+    grid_x2 += other.grid_x2, grid_xe += other.grid_xe, grid_e2 += other.grid_e2;
     if (other.largest > largest) largest = other.largest;
     if (other.smallest != 0 && (smallest == 0 || other.smallest < smallest))
       smallest = other.smallest;
   }
+};
+
+/// The squared error of a rounding, sum e^2, in parts that add up to it. With the gain a = sum x y
+/// / sum x^2, e = (a - 1) x + (y - a x), and the two terms are orthogonal. The first is the scale's
+/// part. The second is divided by the kind of element. After arXiv 2605.20402.
+struct ErrorParts {
+  double scale = 0;       // (a - 1)^2 sum x^2: the error that one factor for all of y would remove
+  double dead_zone = 0;   // sum of (y - a x)^2 over numbers that became 0
+  double grid = 0;        // ... over numbers that were rounded to a neighbor on the grid
+  double saturation = 0;  // ... over numbers beyond the grid's largest
+  double whole() const { return scale + dead_zone + grid + saturation; }
 };
 
 struct Survey {
@@ -66,6 +84,11 @@ struct Survey {
   double bias() const;
   double bias_t() const;
   double mean_relative_error() const;
+  /// Returns the parts of sum e^2; all NaN for rows of files that have no sums by kind.
+  ErrorParts error_parts() const;
+  /// Returns the norm of x over that of e: for a gradient, training stalls below sqrt(3) (arXiv
+  /// 2505.19115). Infinite if nothing changed.
+  double norm_to_noise() const;
   double root_mean_square() const;
   /// Returns the share of the finite numbers other than 0 with |x| < 2^exponent.
   double share_below(int exponent) const;
@@ -124,12 +147,19 @@ HT_HD constexpr int survey_element(const SurveyNumbers& n, const Scale& scale, f
     return binade_of(x);
   }
   const double e = double(y) - wide, error = e < 0 ? -e : e;
+  const double x2 = wide * wide, xe = wide * e, e2 = e * e;
   sums.changed += e != 0 ? 1 : 0;
-  sums.sum_e2 += e * e, sums.sum_e += e, sums.sum_relative += error / size;
+  sums.sum_e2 += e2, sums.sum_e += e, sums.sum_relative += error / size;
   const double on_grid = double(y < 0 ? -y : y) / (double(scale.out) * double(scale.tail));
-  if (y == 0) sums.to_zero += 1;
-  else if (on_grid < double(n.smallest_normal)) sums.subnormal += 1;
-  if ((scaled < 0 ? -scaled : scaled) > n.max) sums.saturated += 1;
+  const bool beyond = (scaled < 0 ? -scaled : scaled) > n.max;
+  if (beyond) sums.saturated += 1;
+  if (y == 0) {
+    sums.to_zero += 1, sums.dead_x2 += x2;
+    return binade_of(x);
+  }
+  if (on_grid < double(n.smallest_normal)) sums.subnormal += 1;
+  if (beyond) sums.saturated_x2 += x2, sums.saturated_xe += xe, sums.saturated_e2 += e2;
+  else sums.grid_x2 += x2, sums.grid_xe += xe, sums.grid_e2 += e2;
   return binade_of(x);
 }
 

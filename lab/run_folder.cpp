@@ -31,14 +31,29 @@ bool read_bins(const json& bins, int lowest, double* counts, int size) {
 
 /// The numbers of a survey and their names in files.
 constexpr std::pair<const char*, double SurveySums::*> sums[] = {
-    {"count", &SurveySums::count},         {"zeros", &SurveySums::zeros},
-    {"infinite", &SurveySums::infinite},   {"nan", &SurveySums::nan},
-    {"to_zero", &SurveySums::to_zero},     {"subnormal", &SurveySums::subnormal},
-    {"saturated", &SurveySums::saturated}, {"to_infinity", &SurveySums::to_infinity},
-    {"changed", &SurveySums::changed},     {"sum_x2", &SurveySums::sum_x2},
-    {"sum_e2", &SurveySums::sum_e2},       {"sum_e", &SurveySums::sum_e},
-    {"sum_abs_x", &SurveySums::sum_abs_x}, {"sum_relative", &SurveySums::sum_relative},
-    {"largest", &SurveySums::largest},     {"smallest", &SurveySums::smallest}};
+    {"count", &SurveySums::count},
+    {"zeros", &SurveySums::zeros},
+    {"infinite", &SurveySums::infinite},
+    {"nan", &SurveySums::nan},
+    {"to_zero", &SurveySums::to_zero},
+    {"subnormal", &SurveySums::subnormal},
+    {"saturated", &SurveySums::saturated},
+    {"to_infinity", &SurveySums::to_infinity},
+    {"changed", &SurveySums::changed},
+    {"sum_x2", &SurveySums::sum_x2},
+    {"sum_e2", &SurveySums::sum_e2},
+    {"sum_e", &SurveySums::sum_e},
+    {"sum_abs_x", &SurveySums::sum_abs_x},
+    {"sum_relative", &SurveySums::sum_relative},
+    {"largest", &SurveySums::largest},
+    {"smallest", &SurveySums::smallest},
+    {"dead_x2", &SurveySums::dead_x2},
+    {"saturated_x2", &SurveySums::saturated_x2},
+    {"saturated_xe", &SurveySums::saturated_xe},
+    {"saturated_e2", &SurveySums::saturated_e2},
+    {"grid_x2", &SurveySums::grid_x2},
+    {"grid_xe", &SurveySums::grid_xe},
+    {"grid_e2", &SurveySums::grid_e2}};
 
 std::optional<policy::ProbeRow> survey_row_of(const json& line) {
   const auto step = count_in(line, "step");
@@ -53,6 +68,10 @@ std::optional<policy::ProbeRow> survey_row_of(const json& line) {
   row.loss_scale = number_in(line, "loss_scale").value_or(1);
   for (const auto& [name, member] : sums)
     row.survey.sums.*member = number_in(line, name).value_or(0);
+  const json& flips = object_in(line, "flips");
+  row.flips = {.count = number_in(flips, "count").value_or(0),
+               .flipped = number_in(flips, "flipped").value_or(0),
+               .returned = number_in(flips, "returned").value_or(0)};
   if (!read_bins(object_in(line, "binades"), Survey::lowest_exponent, row.survey.binade.data(),
                  Survey::binades))
     return {};

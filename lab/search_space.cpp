@@ -20,14 +20,6 @@ using Json = nlohmann::ordered_json;
 using policy::ResolvedSite;
 using policy::Role;
 
-std::vector<ResolvedSite> sites_of(const policy::PolicyFile& base, const Workload& workload) {
-  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
-  amp::Training training =
-      amp::apply(policy::watched_strategy_of(base), *workload.model, *optimizer);
-  training.backward(loss_of(workload, training, example_of(workload)));
-  return policy::session_of(training).resolved();
-}
-
 bool is_product(const ResolvedSite& site) { return site.flops > 0; }
 
 /// Whether the blocks of a tensor depend on the dimension that a product sums over.
@@ -117,9 +109,23 @@ std::vector<policy::Rule> rules_of(const Json& rules, const amp::Strategy& base)
 
 }  // namespace
 
+std::vector<ResolvedSite> sites_of(const policy::PolicyFile& base, const Workload& workload) {
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
+  amp::Training training =
+      amp::apply(policy::watched_strategy_of(base), *workload.model, *optimizer);
+  training.backward(loss_of(workload, training, example_of(workload)));
+  return policy::session_of(training).resolved();
+}
+
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const policy::PolicyFile& base, const Workload& workload) {
   if (space.ends_with(".json")) return policy::read(space).rules.rules;
+  return search_space(space, to, base, sites_of(base, workload));
+}
+
+std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
+                                       const policy::PolicyFile& base,
+                                       const std::vector<ResolvedSite>& sites) {
   const Wish wish(to, base);
   const bool by_role = space == "roles", by_module = space == "modules";
   if (space != "ops" && !by_role && !by_module)
@@ -130,7 +136,7 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
                      "\" says nothing of a role. Use --to with a quantizer, such as e4m3.");
   std::vector<std::string> order;                // in the order of the first occurrence
   std::map<std::string, std::set<Role>> groups;  // operations or modules, with their roles
-  for (const ResolvedSite& site : sites_of(base, workload)) {
+  for (const ResolvedSite& site : sites) {
     if (!wish.changes(site) || (by_module && site.site.path.empty())) continue;
     const std::string group = by_module ? site.site.path : std::string(site.site.op);
     if (!groups.contains(group)) order.push_back(group);

@@ -6,8 +6,14 @@
 
 #include <halftone/lab/workloads/workload.h>
 #include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/session/session.h>
 
 namespace halftone::lab {
+
+/// Returns the sites that one pass of the workload's example meets under a policy, in the order of
+/// computation.
+std::vector<policy::ResolvedSite> sites_of(const policy::PolicyFile& base,
+                                           const Workload& workload);
 
 /// Returns the rules that would change something, on top of `base`, in a workload's pass:
 ///   ops      one for each kind of operation
@@ -20,5 +26,9 @@ namespace halftone::lab {
 /// name, "layer_norm -> low". Throws UsageError for unknown words and lists the known ones.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const policy::PolicyFile& base, const Workload& workload);
+/// The same for sites that are known.
+std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
+                                       const policy::PolicyFile& base,
+                                       const std::vector<policy::ResolvedSite>& sites);
 
 }  // namespace halftone::lab

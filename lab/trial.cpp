@@ -177,6 +177,24 @@ Trial::Pass Trial::run(const amp::Strategy& strategy) const {
   return pass;
 }
 
+void Trial::watch(const policy::PolicyFile& policy,
+                  const std::shared_ptr<policy::Observer>& observer,
+                  const std::function<void(double loss, double scale)>& after_batch) const {
+  const Workload work = make_();
+  nn::load_state_dict(*work.model, weights_);
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = amp::apply(policy::watched_strategy_of(policy), *work.model, *optimizer);
+  const policy::Observation observation("trial", training, observer);
+  for (std::size_t i = 0; i < batches_.size(); ++i) {
+    manual_seed(options_.seed + i);
+    const Tensor loss = loss_of(work, training, batches_[i]);
+    training.backward(loss);
+    const Tensor scale = training.last_pass().scale;
+    after_batch(loss.item(), scale.defined() ? scale.item() : 1);
+    skip_step(training);
+  }
+}
+
 Measurement Trial::measured(const Pass& pass) const {
   Measurement result = pass.cost;
   if (pass.gradients.size() != reference_.gradients.size())
@@ -190,6 +208,14 @@ Measurement Trial::measured(const Pass& pass) const {
     difference += std::abs(pass.losses[i] - reference_.losses[i]),
         sum += std::abs(reference_.losses[i]);
   result.loss_error = difference / sum;
+  double change = 0, squares = 0, of_base = 0;
+  const auto count = double(pass.losses.size());
+  for (std::size_t i = 0; i < pass.losses.size(); ++i) {
+    const double moved = pass.losses[i] - base_.losses[i];
+    change += moved, squares += moved * moved, of_base += std::abs(base_.losses[i]);
+  }
+  result.loss_change = change / of_base;
+  result.loss_moved = std::sqrt(squares * count) / of_base;
   return result;
 }
 

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include <halftone/lab/workloads/workload.h>
 #include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/session/observer.h>
 
 namespace halftone::lab {
 
@@ -20,6 +22,8 @@ struct Measurement {
   /// policy.
   double added = 0;
   double loss_error = 0;    // mean |loss - reference's| over the mean of the reference's
+  double loss_change = 0;   // mean of (loss - base's) over the mean of the base's
+  double loss_moved = 0;    // root mean square of loss - base's, over the same mean
   double milliseconds = 0;  // of forward and backward, the fastest pass
   /// Bytes kept from forward to backward: activations, casts, and quantized tensors as if their
   /// formats were native (elements at their bits, plus the scales of blocks).
@@ -47,6 +51,12 @@ class Trial {
   /// Measures a policy. Throws what the policy and its passes throw, for example if an operation
   /// does not run in a dtype.
   Measurement measure(const policy::PolicyFile& policy) const;
+  /// Runs forward and backward of each batch once under a policy, watched by `observer`, and calls
+  /// after_batch(loss, loss scale).
+  void watch(const policy::PolicyFile& policy, const std::shared_ptr<policy::Observer>& observer,
+             const std::function<void(double loss, double scale)>& after_batch) const;
+  /// Returns the norm of the reference's gradients over all batches.
+  double size() const { return size_; }
   /// Returns the weights and buffers at which all policies are measured.
   const NamedTensors& weights() const { return weights_; }
 

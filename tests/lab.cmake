@@ -80,6 +80,20 @@ expect(lab.search_nothing EXIT 2 MESSAGE "no rule of the space .ops. to low chan
 expect(lab.search_no_json EXIT 2 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
 expect(lab.search_in_the_way EXIT 2 MESSAGE "mxfp8.json is there, and no earlier search made it" COMMAND halftone-lab search fp32
        --out ${PROJECT_SOURCE_DIR}/policies/mxfp8.json)
+expect(lab.one_pass OUTPUT "2 modules, 2 formats, .*4 rules; Spearman.s rank correlation with one trial each: (0[.][89]|1[.]0)" COMMAND halftone-lab
+       sensitivity fp32 --one-pass --check --menu mxfp8,mxfp4 --workload student_teacher --batches 2 --warm-up 2)
+expect(lab.menu_search OUTPUT "6 +5.05 .*1 mxfp8, 1 mxfp4 .*menu-6bits.json.*for all +4.25" COMMAND halftone-lab search fp32 --menu bf16,mxfp8,mxfp4
+       --bits 6 --workload student_teacher --batches 2 --warm-up 2 --out ${telemetry}_menu/menu.json)
+expect(lab.menu_found OUTPUT "0/linear.0 .*input=e2m1.*2/linear.0 .*input=e4m3" COMMAND halftone-lab show ${telemetry}_menu/menu-6bits.json
+       --workload student_teacher)
+set_tests_properties(lab.menu_search PROPERTIES FIXTURES_SETUP lab_menu)
+set_tests_properties(lab.menu_found PROPERTIES FIXTURES_REQUIRED lab_menu)
+expect(lab.menu_no_bits EXIT 2 MESSAGE "there is a menu, but no budget. Add --bits" COMMAND halftone-lab search fp32 --menu mxfp8,mxfp4)
+expect(lab.menu_few_bits EXIT 2 MESSAGE "the budget is 4 bits, and the menu.s fewest are 4.25" COMMAND halftone-lab search fp32 --menu mxfp8,mxfp4
+       --bits 4 --workload student_teacher --batches 1 --warm-up 0)
+expect(lab.menu_twice EXIT 2 MESSAGE "mxfp8. is on the menu twice" COMMAND halftone-lab search fp32 --menu mxfp8,mxfp8 --bits 8)
+expect(lab.one_pass_no_menu EXIT 2 MESSAGE "there is no menu. Add --menu" COMMAND halftone-lab sensitivity fp32 --one-pass)
+expect(lab.check_alone EXIT 2 MESSAGE "Add --one-pass" COMMAND halftone-lab sensitivity fp32 --check --menu mxfp8)
 expect(lab.search_no_out EXIT 2 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
 
 # A sweep: 4 cells of 2 seeds. A second sweep has nothing to do; other steps are another sweep.

@@ -26,12 +26,7 @@ struct Ranking {
 
   Ranking(const SensitivityOptions& options, const std::vector<NamedWorkload>& own)
       : base(policy::named_or_read(options.policy)),
-        trial([&options, &own] { return make_workload(options.workload, options.seed, own); },
-              policy::named_or_loaded(options.reference),
-              {.batches = options.batches,
-               .warm_up = options.warm_up,
-               .rounds = 2,
-               .seed = options.seed}),
+        trial(trial_of(options, own)),
         of_base(trial.set_base(base)) {
     note_other_model(std::cerr, base, options.workload, own);
     const std::vector<policy::Rule> space = search_space(
@@ -47,19 +42,34 @@ bool all_refused(const std::vector<Candidate>& candidates) {
   return std::ranges::all_of(candidates, [](const Candidate& c) { return !c.refused.empty(); });
 }
 
-constexpr std::string_view made_by = "halftone-lab search ";
+/// Gives the found policy its file's name, and describes how it was found.
+void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
+  PlainText about;
+  about << made_by_search << command.of.policy << " --space " << command.of.space << " --to "
+        << command.of.to << " --objective " << command.objective << " --budget " << command.budget
+        << " --workload " << command.of.workload << ": " << file.about;
+  file.about = about.str();
+  file.base.name = command.out.stem().string();
+  file.meant_for.clear();
+}
 
-/// Returns the record's path: x.search.json for x.json.
+}  // namespace
+
+Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
+  return Trial(
+      [options, &own] { return make_workload(options.workload, options.seed, own); },
+      policy::named_or_loaded(options.reference),
+      {.batches = options.batches, .warm_up = options.warm_up, .rounds = 2, .seed = options.seed});
+}
+
 std::filesystem::path record_of(std::filesystem::path out) {
   return out.replace_extension(".search.json");
 }
 
-/// Checks before minutes of work that the policy can be written, and that it replaces only the
-/// policy of an earlier search.
 void check_place_for(const std::filesystem::path& out) {
   if (out.extension() != ".json")
     fail<UsageError>("search", out.string(), " is no name of a policy. End it in .json.");
-  if (std::filesystem::exists(out) && !policy::read(out).about.starts_with(made_by))
+  if (std::filesystem::exists(out) && !policy::read(out).about.starts_with(made_by_search))
     fail<UsageError>("search", out.string(),
                      " is there, and no earlier search made it. Choose another --out.");
   if (const auto record = record_of(out);
@@ -73,20 +83,9 @@ void check_place_for(const std::filesystem::path& out) {
                      ". Choose another --out.");
 }
 
-/// Gives the found policy its file's name, and describes how it was found.
-void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
-  PlainText about;
-  about << made_by << command.of.policy << " --space " << command.of.space << " --to "
-        << command.of.to << " --objective " << command.objective << " --budget " << command.budget
-        << " --workload " << command.of.workload << ": " << file.about;
-  file.about = about.str();
-  file.base.name = command.out.stem().string();
-  file.meant_for.clear();
-}
-
-}  // namespace
-
 int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
+  if (!options.menu.empty() || options.one_pass || options.check)
+    return run_menu_sensitivity(options, own);
   require_json(options.json);
   std::ostream& words = words_next_to(options.json);
   name_workload(words, options.workload, own, false);
@@ -97,6 +96,8 @@ int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWo
 }
 
 int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own) {
+  if (!command.of.menu.empty() || !command.bits.empty() || !command.gate.empty())
+    return run_menu_search(command, own);
   const SearchOptions options{.objective = objective_named(command.objective),
                               .budget = command.budget};
   if (!command.seeds.empty() && command.out.empty())
@@ -150,6 +151,9 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
   app.add_option("--batches", options.batches, "batches whose gradients are compared")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_option("--menu", options.menu,
+                 "formats (bf16,mxfp8,mxfp4) that each module may get, instead of --space and --to")
+      ->delimiter(',');
   add_seed(app, options.seed);
   add_json(app, options.json);
 }
@@ -158,6 +162,10 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
 Work add_sensitivity(CLI::App& app, const Context& context) {
   auto options = std::make_shared<SensitivityOptions>();
   add_ranking(app, *options, context);
+  app.add_flag("--one-pass", options->one_pass,
+               "with --menu: one forward and backward per batch scores all formats");
+  app.add_flag("--check", options->check,
+               "with --one-pass: also measures each rule alone, and prints the rank correlation");
   return [options, &context] { return run_sensitivity(*options, context.own); };
 }
 
@@ -176,6 +184,12 @@ Work add_search(CLI::App& app, const Context& context) {
   app.add_option("--steps", options->steps, "steps of these trainings")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_option("--bits", options->bits,
+                 "with --menu: budgets, in mean bits of an operand's element (4.5,6,8)")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  app.add_option("--gate", options->gate,
+                 "with --menu: gates the policy of the first budget by this bound, such as 0.5%");
   return [options, &context] { return run_search(*options, context.own); };
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <halftone/lab/trial.h>
 #include <halftone/lab/workloads/workload.h>
 
 namespace halftone::lab {
@@ -17,6 +18,10 @@ struct SensitivityOptions {
   int batches = 4;
   uint64_t seed = 0;
   std::string json{};  // empty: none; -: standard output
+  // --- formats for each module, instead of `space` and `to`
+  std::vector<std::string> menu{};
+  bool one_pass = false;  // scores by one pass, not by a trial for each rule
+  bool check = false;     // with one_pass: also a trial for each rule, and the correlation
 };
 
 struct SearchCommand {
@@ -27,9 +32,23 @@ struct SearchCommand {
                                   // frontier
   std::vector<uint64_t> seeds{};  // seeds to train the base and the found policy from; empty: none
   int64_t steps = 300;
+  std::vector<double> bits{};  // with a menu: the budgets, mean bits of an operand's element
+  std::string gate{};          // a bound such as "0.5%"; empty: no gate
 };
 
 int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
 int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
+/// The same with a menu (lab/menu/menu.h).
+int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
+
+/// The measure of sensitivity and search: the workload's batches under the reference.
+Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+constexpr std::string_view made_by_search = "halftone-lab search ";
+/// Throws UsageError before minutes of work unless the policy can be written to `out`, and replaces
+/// only the policy of an earlier search.
+void check_place_for(const std::filesystem::path& out);
+/// Returns the record's path: x.search.json for x.json.
+std::filesystem::path record_of(std::filesystem::path out);
 
 }  // namespace halftone::lab

@@ -115,6 +115,18 @@ void write_survey(const policy::ProbeRow& row, Writer& writer) {
   writer.value("saturation", survey.saturation()), writer.value("sqnr", survey.sqnr());
   writer.value("bias", survey.bias()), writer.value("bias_t", survey.bias_t());
   writer.value("mean_relative_error", survey.mean_relative_error());
+  const ErrorParts parts = survey.error_parts();
+  writer.value("squared_error", s.sum_e2);
+  if (!std::isnan(parts.scale)) {  // older files have no parts
+    writer.value("squared_error.scale", parts.scale);
+    writer.value("squared_error.dead_zone", parts.dead_zone);
+    writer.value("squared_error.grid", parts.grid);
+    writer.value("squared_error.saturation", parts.saturation);
+  }
+  if (policy::is_gradient(row.role)) writer.value("norm_to_noise", survey.norm_to_noise());
+  if (row.flips.count == 0) return;
+  writer.value("flipped_share", row.flips.flipped_share());
+  writer.value("oscillation", row.flips.oscillation());
 }
 
 void write_updates(const policy::UpdateRow& row, Writer& writer) {

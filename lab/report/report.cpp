@@ -21,6 +21,7 @@ constexpr Panel panels[] = {
     {"memory", "Memory", memory_panel},
     {"resolved", "What each tensor gets", resolved_panel},
     {"sites", "Sites and roles", site_panel},
+    {"errors", "The parts of errors", error_panel},
     {"steps", "Sites over steps", step_panel},
     {"exponents", "Sizes of numbers", histogram_panel},
     {"updates", "Updates", update_panel},

@@ -67,6 +67,7 @@ void read_probe(RunFolder& folder, ReportGroup& group) {
         if (known.insert(row.site).second) group.sites.push_back(row.site);
         ReportTensor& tensor = group.tensors[{row.site, row.role}];
         tensor.survey.merge(row.survey);
+        tensor.flips.merge(row.flips);
         if (!row.quantizer.empty()) {
           tensor.quantizer = row.quantizer;
           tensor.by_step[row.step].merge(row.survey.sums);

@@ -16,6 +16,7 @@
 #include <halftone/lab/draw/svg.h>
 #include <halftone/policy/rules/site.h>
 #include <halftone/policy/telemetry/update_probe.h>
+#include <halftone/policy/telemetry/weight_flips.h>
 
 namespace halftone::lab {
 
@@ -31,6 +32,7 @@ struct ReportRun {
 struct ReportTensor {
   Survey survey{};
   std::string quantizer{};                                // "": the tensor is not rounded
+  policy::WeightFlips flips{};                            // only of rounded weights
   std::map<int64_t, SurveySums> by_step{};                // only if the tensor is rounded
   std::map<int64_t, std::pair<double, double>> scales{};  // scale used and ideal scale, from the
                                                           // first run

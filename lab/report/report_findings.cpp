@@ -1,4 +1,4 @@
-// Panels 10 to 13: comparison, search, strategies, definitions.
+// Panels 11 to 14: comparison, search, strategies, definitions.
 #include <algorithm>
 #include <cmath>
 
@@ -140,6 +140,17 @@ constexpr Definition definitions[] = {
     {"sqnr", "SQNR",
      "10 log10(Σ x² / Σ e²) in dB; e is the error of the rounding. Large values dominate the "
      "sums and hide small values that become 0: compare it with underflow."},
+    {"error-parts", "scale, dead zone, grid, saturation",
+     "Parts of Σ e² that add up to it. With a = Σ x y / Σ x², scale is (a - 1)² Σ x²: what one "
+     "factor for all of y would remove. The rest, Σ (y - a x)², is divided into numbers that "
+     "became 0 (dead zone), numbers beyond the grid's largest (saturation), and all others "
+     "(grid)."},
+    {"norm-to-noise", "norm / noise",
+     "√(Σ x² / Σ e²) of a gradient. Training stalls when it is below √3 (arXiv 2505.19115)."},
+    {"oscillation", "flipped, and back",
+     "Over three sampled steps in a row: the share of a weight's numbers that moved to another "
+     "point of the grid from the second to the third, and the share that moved away and back "
+     "(arXiv 2502.20853)."},
     {"rms", "log2 of the root mean square",
      "log2 √(Σ x² / n) before the rounding, loss scale included."},
     {"sufficient", "scale for a format",

@@ -1,4 +1,4 @@
-// Panels 7 to 9: exponents and the ranges of formats, updates, scales.
+// Panels 8 to 10: exponents and the ranges of formats, updates, scales.
 #include <algorithm>
 #include <cmath>
 #include <set>

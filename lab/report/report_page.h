@@ -19,6 +19,7 @@ std::string loss_panel(const ReportData& data);
 std::string memory_panel(const ReportData& data);
 std::string resolved_panel(const ReportData& data);
 std::string site_panel(const ReportData& data);
+std::string error_panel(const ReportData& data);
 std::string step_panel(const ReportData& data);
 std::string histogram_panel(const ReportData& data);
 std::string update_panel(const ReportData& data);

@@ -1,4 +1,4 @@
-// Panels 4 to 6: the treatment of each site, and its effect on the site's tensors.
+// Panels 4, 5 and 7: the treatment of each site, and its effect on the site's tensors.
 #include <algorithm>
 #include <cmath>
 #include <set>

@@ -31,6 +31,7 @@ enum class Role : uint8_t {
   grad_weight
 };
 inline constexpr int role_count = 10;
+constexpr bool is_gradient(Role role) { return role >= Role::grad_output; }
 /// Returns the spelling in files: "input", "input.backward", "grad_output.weight".
 std::string_view name(Role role);
 std::optional<Role> role_named(std::string_view name);

@@ -57,7 +57,13 @@ class Probe::Recorder final : public Observer {
       row->scale = scale.clone();
   }
   void tensor(const Seen& seen, const Tensor& before, const Tensor& after) override {
-    if (seen.quantizer || !before.defined() || !is_floating(before.dtype())) return;
+    if (!before.defined() || !is_floating(before.dtype())) return;
+    if (seen.quantizer) {
+      if (seen.role == Role::weight && options_.updates)
+        if (Waiting* const row = waiting_for(seen, seen.quantizer, {}, after.device()))
+          keep_weight(*row, after);
+      return;
+    }
     const Quantizer* const cast =
         before.dtype() != after.dtype() ? native_quantizer(after.dtype()) : nullptr;
     const std::size_t rows = waiting_.size();
@@ -67,14 +73,18 @@ class Probe::Recorder final : public Observer {
     if (!cast) return count_once(before, *row, waiting_.size() > rows);
     const QuantizeCall call{.quantizer = *cast};
     survey(before, after, &call, row->survey);
+    row->quantizer = *cast;
+    if (seen.role == Role::weight && options_.updates) keep_weight(*row, after);
   }
   void end_step() override {
     if (!sampled_ || !options_.updates) return;
+    compare_weights();
     for (UpdateRow& row : updates_probe_.collect()) updates_.push_back(std::move(row));
     sampled_ = false;
   }
 
   const std::vector<ProbeRow>& rows() {
+    compare_weights();
     for (Waiting& row : waiting_) {
       row.given.survey = Survey::from(row.survey);
       if (row.scale.defined()) {
@@ -84,11 +94,14 @@ class Probe::Recorder final : public Observer {
       if (row.loss_scale.defined()) row.given.loss_scale = row.loss_scale.item();
       rows_.push_back(std::move(row.given));
     }
-    waiting_.clear(), present_.clear();
+    waiting_.clear(), present_.clear(), compared_ = 0;
     return rows_;
   }
   const std::vector<UpdateRow>& updates() const { return updates_; }
-  void clear() { waiting_.clear(), present_.clear(), rows_.clear(), updates_.clear(); }
+  void clear() {
+    waiting_.clear(), present_.clear(), rows_.clear(), updates_.clear();
+    compared_ = 0;
+  }
 
  private:
   /// A whole storage that was counted recently, and its row.
@@ -102,7 +115,22 @@ class Probe::Recorder final : public Observer {
     ProbeRow given{};
     std::optional<Quantizer> quantizer{};
     Tensor survey{}, scale{}, loss_scale{};
+    Tensor weight{};  // as forward uses it, until it was compared with earlier samples
   };
+
+  /// Keeps the weight of the first pass of a step.
+  static void keep_weight(Waiting& row, const Tensor& weight) {
+    if (!row.weight.defined()) row.weight = weight.detach();
+  }
+  void compare_weights() {
+    for (; compared_ < waiting_.size(); ++compared_) {
+      Waiting& row = waiting_[compared_];
+      if (!row.weight.defined()) continue;
+      row.given.flips = weights_.add(row.given.site, row.given.input, *row.quantizer,
+                                     row.weight.to(Device::cpu()).to_vector<float>());
+      row.weight = Tensor{};
+    }
+  }
 
   /// The result of one operation is the input of the next one: counts a tensor only once.
   void count_once(const Tensor& x, Waiting& row, bool is_new) {
@@ -154,6 +182,8 @@ class Probe::Recorder final : public Observer {
   std::array<Counted, 8> counted_{};
   std::size_t next_counted_ = 0;
   std::vector<Waiting> waiting_;
+  std::size_t compared_ = 0;  // waiting rows whose weights were compared with earlier samples
+  WeightHistory weights_{};
   std::vector<ProbeRow> rows_;
   std::vector<UpdateRow> updates_;
 };

@@ -20,6 +20,7 @@
 #include <halftone/policy/telemetry/observation.h>
 #include <halftone/policy/rules/site.h>
 #include <halftone/policy/telemetry/update_probe.h>
+#include <halftone/policy/telemetry/weight_flips.h>
 
 namespace halftone::policy {
 
@@ -29,7 +30,7 @@ struct ProbeOptions {
   int64_t every = 50, first = 0, last = std::numeric_limits<int64_t>::max();
   std::string path = "**";    // of modules, as in rules
   std::vector<Role> roles{};  // none: all
-  bool updates = true;        // also of parameters
+  bool updates = true;        // also of parameters, and flips of rounded weights
 };
 
 /// A tensor of one site in one sampled step, over all its passes.
@@ -43,6 +44,7 @@ struct ProbeRow {
   double ideal = 0;       // the scale that the tensor itself would have needed then
   double loss_scale = 1;
   Survey survey{};
+  WeightFlips flips{};  // only of rounded weights, from the third sampled step on
 };
 
 class Probe {

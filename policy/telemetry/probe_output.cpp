@@ -46,6 +46,25 @@ nlohmann::ordered_json object_of(const ProbeRow& row) {
                                    {"largest", s.largest},
                                    {"smallest", s.smallest}})
     line[key] = value;
+  if (row.quantizer.empty()) return line;
+  for (const auto& [key, value] : {std::pair("dead_x2", s.dead_x2),
+                                   {"saturated_x2", s.saturated_x2},
+                                   {"saturated_xe", s.saturated_xe},
+                                   {"saturated_e2", s.saturated_e2},
+                                   {"grid_x2", s.grid_x2},
+                                   {"grid_xe", s.grid_xe},
+                                   {"grid_e2", s.grid_e2}})
+    if (value != 0) line[key] = value;
+  const ErrorParts parts = row.survey.error_parts();
+  line["error_parts"] = {{"scale", parts.scale},
+                         {"dead_zone", parts.dead_zone},
+                         {"grid", parts.grid},
+                         {"saturation", parts.saturation}};
+  if (is_gradient(row.role)) line["norm_to_noise"] = row.survey.norm_to_noise();
+  if (row.flips.count > 0)
+    line["flips"] = {{"count", int64_t(row.flips.count)},
+                     {"flipped", int64_t(row.flips.flipped)},
+                     {"returned", int64_t(row.flips.returned)}};
   return line;
 }
 

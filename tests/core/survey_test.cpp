@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include <halftone/core/factory.h>
@@ -120,6 +121,84 @@ TEST_CASE("sums are those of the tensors, with blocks, rotations and any strides
   const Survey got = quantizing(square, rotated, &with);
   CHECK(with.to_vector<float>() == without.to_vector<float>());
   CHECK(got.sums.count == 48 * 64);
+}
+
+/// The parts of an error, element by element, as ErrorParts defines them.
+ErrorParts parts_of(const std::vector<double>& x, const std::vector<double>& y,
+                    const std::function<bool(double)>& beyond) {
+  double xx = 0, xy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if (std::isfinite(x[i]) && std::isfinite(y[i])) xx += x[i] * x[i], xy += x[i] * y[i];
+  const double a = xx > 0 ? xy / xx : 1;
+  ErrorParts parts{.scale = (a - 1) * (a - 1) * xx};
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == 0 || !std::isfinite(x[i]) || !std::isfinite(y[i])) continue;
+    const double rest = (y[i] - a * x[i]) * (y[i] - a * x[i]);
+    (y[i] == 0 ? parts.dead_zone : beyond(x[i]) ? parts.saturation : parts.grid) += rest;
+  }
+  return parts;
+}
+
+TEST_CASE("tensors whose error has one part, by hand") {
+  const Quantizer e4m3{.grid = formats::e4m3};
+  const auto check = [](const ErrorParts& got, const ErrorParts& wanted) {
+    const double whole = wanted.whole();
+    CHECK(std::abs(got.scale - wanted.scale) <= 1e-14 * whole);
+    CHECK(std::abs(got.dead_zone - wanted.dead_zone) <= 1e-14 * whole);
+    CHECK(std::abs(got.grid - wanted.grid) <= 1e-14 * whole);
+    CHECK(std::abs(got.saturation - wanted.saturation) <= 1e-14 * whole);
+  };
+  // All numbers are 12.5 % too small: one factor removes the whole error.
+  check(quantizing(vector_of({512, -512, 512}), e4m3).error_parts(), {.scale = 3 * 64.0 * 64});
+  // 17 and 19 become 16 and 20 (ties to even): the sum of x e is 2.
+  const Survey pair = quantizing(vector_of({17.0f, 19.0f}), e4m3);
+  const double gain = (19.0 - 17.0) / (17.0 * 17 + 19 * 19);
+  check(pair.error_parts(), {.scale = gain * 2, .grid = 2 - gain * 2});
+  // Numbers that are on the grid, and one that becomes 0: 2^-11.
+  const double tiny = 0x1p-22, all = tiny + 1 + 4;
+  check(quantizing(vector_of({0x1p-11f, 1, 2}), e4m3).error_parts(),
+        {.scale = tiny * tiny / all,
+         .dead_zone = tiny * (1 - tiny / all) * (1 - tiny / all),
+         .grid = 5 * tiny * tiny / all / all});
+  check(quantizing(vector_of({1, 2, 0}), e4m3).error_parts(), {});
+  CHECK(quantizing(vector_of({1, 2, 0}), e4m3).norm_to_noise() == infinity);
+  CHECK(quantizing(vector_of({3, 4, 1.5f * 0x1p-10f}), e4m3).norm_to_noise() ==
+        doctest::Approx(5 / 0x1p-11));
+  // A row of a file without these sums.
+  Survey old;
+  old.sums.sum_x2 = 2, old.sums.sum_e2 = 1;
+  CHECK(std::isnan(old.error_parts().grid));
+  CHECK(old.norm_to_noise() == doctest::Approx(std::sqrt(2)));
+}
+
+TEST_CASE("parts are those of a plain loop, and add up, for every kind of quantizer") {
+  manual_seed(5);
+  Tensor x = randn({24, 64});
+  for (int64_t i = 0; i < x.numel(); ++i)
+    x.data<float>()[i] *= std::ldexp(1.0f, int(i * 7 % 37) - 16);
+  for (const char* name : {"e4m3", "e5m2", "bf16", "f16", "e2m1", "mxfp8", "mxfp4", "nvfp4",
+                           "fp8_tensor", "fp8_block", "int8"})
+    for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic}) {
+      CAPTURE(name);
+      const auto known = quantizer_named(name);
+      REQUIRE(known);
+      Quantizer quantizer = *known;
+      quantizer.rounding = rounding;
+      Tensor y;
+      const Survey got = quantizing(x, quantizer, &y);
+      const ErrorParts parts = got.error_parts();
+      const double whole = got.sums.sum_e2;
+      CHECK(std::abs(parts.whole() - whole) <= 1e-12 * whole);
+      if (quantizer.scaling.per != Scaling::Per::none) continue;
+      const auto before = x.to_vector<double>(), after = y.to_vector<double>();
+      const ErrorParts wanted = parts_of(before, after, [&](double number) {
+        return std::abs(number) > double(quantizer.grid.max);
+      });
+      CHECK(std::abs(parts.scale - wanted.scale) <= 1e-12 * whole);
+      CHECK(std::abs(parts.dead_zone - wanted.dead_zone) <= 1e-12 * whole);
+      CHECK(std::abs(parts.grid - wanted.grid) <= 1e-12 * whole);
+      CHECK(std::abs(parts.saturation - wanted.saturation) <= 1e-12 * whole);
+    }
 }
 
 TEST_CASE("an empty tensor and a scalar") {

@@ -85,8 +85,8 @@ TEST_CASE("commands: names and descriptions, each once, in lower case") {
 TEST_CASE("the flags that each command has") {
   const Words training{"--from",     "--lr",    "--optimizer", "--probe",
                        "--schedule", "--steps", "--workload"};
-  const Words ranking{"--batches", "--reference", "--seed",     "--space",
-                      "--to",      "--warm-up",   "--workload", "--json"};
+  const Words ranking{"--batches", "--reference", "--seed", "--space", "--to",
+                      "--warm-up", "--workload",  "--json", "--menu"};
   const auto and_also = [](Words words, const Words& more) {
     words.insert(words.end(), more.begin(), more.end());
     std::ranges::sort(words);
@@ -108,8 +108,9 @@ TEST_CASE("the flags that each command has") {
       {"rerun", {"--check", "--from", "--json"}},
       {"compare", {"--json", "--reference", "--seed", "--workload"}},
       {"explain", {"--json", "--scale", "--seed", "--steps", "--workload"}},
-      {"sensitivity", and_also(ranking, {})},
-      {"search", and_also(ranking, {"--budget", "--objective", "--out", "--seeds", "--steps"})},
+      {"sensitivity", and_also(ranking, {"--check", "--one-pass"})},
+      {"search", and_also(ranking, {"--bits", "--budget", "--gate", "--objective", "--out",
+                                    "--seeds", "--steps"})},
       {"report", {"--output", "--reference"}},
       {"table", {"--csv", "--jsonl", "--output", "--where"}},
       {"experiment", {"--json", "--long"}}};

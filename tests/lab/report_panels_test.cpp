@@ -259,6 +259,39 @@ TEST_CASE("comparisons: rows that say something, the first that deviates marked 
   CHECK(table[150].back() == "the first that deviates: why");
 }
 
+TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips of weights") {
+  ReportData data;
+  data.groups.push_back(group_of("p", {run_of(0, 1)}));
+  const auto tensor = [&](double dead, double grid_e2, double x2) {
+    lab::ReportTensor made = tensor_of(100, 0, dead + grid_e2, "e4m3");
+    SurveySums& s = made.survey.sums;
+    s.sum_x2 = x2, s.dead_x2 = dead, s.grid_x2 = x2 - dead, s.grid_xe = dead, s.grid_e2 = grid_e2;
+    return made;  // x e is 0 in all: the scale has no part
+  };
+  auto& tensors = data.groups[0].tensors;
+  tensors[{"a", Role::grad_output}] = tensor(2, 6, 16);
+  tensors[{"b", Role::grad_output}] = tensor(1, 1, 4);
+  tensors[{"a", Role::weight}] = tensor(1, 3, 100);
+  tensors[{"a", Role::weight}].flips = {.count = 200, .flipped = 20, .returned = 5};
+  const auto tables = tables_of(lab::error_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 3);
+  CHECK(cell(table, 1, "role") == "weight");
+  CHECK(cell(table, 1, "error, %") == "20.00");
+  CHECK(cell(table, 1, "dead zone, %") == "25.0");
+  CHECK(cell(table, 1, "flipped, %") == "10.00");
+  CHECK(cell(table, 1, "and back, %") == "2.50");
+  CHECK(cell(table, 1, "norm / noise") == "");
+  CHECK(cell(table, 2, "tensors") == "2");
+  CHECK(cell(table, 2, "scale, %") == "0.0");
+  CHECK(cell(table, 2, "dead zone, %") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
+  CHECK(cell(table, 2, "grid, %") == "62.5");
+  CHECK(cell(table, 2, "norm / noise") == "1.41");
+  CHECK(cell(table, 2, "least norm / noise at") == "a");
+  CHECK(cell(table, 2, "below √3") == "2");
+}
+
 TEST_CASE("panels without data are one paragraph, and no table") {
   for (const auto panel :
        {lab::summary_panel, lab::loss_panel, lab::memory_panel, lab::resolved_panel,

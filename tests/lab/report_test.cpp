@@ -23,7 +23,8 @@ std::string survey_line(int step, const std::string& site, const std::string& ro
        << R"(,"loss_scale":1,"count":1000,"zeros":100,"to_zero":)" << lost
        << R"(,"subnormal":5,"saturated":2,"changed":700,"binades":{"-9":400,"-8":500},)"
        << R"("sum_x2":0.5,"sum_e2":0.0005,"sum_e":0.01,"sum_abs_x":9,"sum_relative":30,)"
-       << R"("largest":0.0078,"smallest":0.002})" << '\n';
+       << R"("largest":0.0078,"smallest":0.002,"dead_x2":0.0001,"grid_x2":0.4999,)"
+       << R"("grid_xe":0.0001,"grid_e2":0.0004})" << '\n';
   return line.str();
 }
 
@@ -87,7 +88,7 @@ void check_page(const std::string& page) {
   const Page read = PageReader(page).read();
   CHECK(read.mistake == "");
   CHECK(read.tags.count("script") == 0);
-  CHECK(read.tags.count("section") == 13);
+  CHECK(read.tags.count("section") == 14);
   CHECK_FALSE(contains(page, "http"));
   CHECK_FALSE(contains(page, "@import"));
   CHECK_FALSE(contains(page, "url("));

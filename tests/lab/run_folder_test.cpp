@@ -213,7 +213,9 @@ constexpr const char* survey_line =
     R"({"step":7,"site":"0/linear.0","role":"grad_output","input":1,"quantizer":"e4m3","scale":64,)"
     R"("ideal":32,"loss_scale":1024,"count":100,"zeros":1,"infinite":2,"nan":3,"to_zero":4,)"
     R"("subnormal":5,"saturated":6,"to_infinity":7,"changed":8,"sum_x2":9,"sum_e2":10,"sum_e":11,)"
-    R"("sum_abs_x":12,"sum_relative":13,"largest":14,"smallest":15,)"
+    R"("sum_abs_x":12,"sum_relative":13,"largest":14,"smallest":15,"dead_x2":16,)"
+    R"("saturated_x2":17,"saturated_xe":18,"saturated_e2":19,"grid_x2":20,"grid_xe":21,)"
+    R"("grid_e2":22,"flips":{"count":23,"flipped":24,"returned":25},)"
     R"("binades":{"-149":16,"0":17,"127":18}})";
 
 TEST_CASE("surveys: every field into its place") {
@@ -232,11 +234,14 @@ TEST_CASE("surveys: every field into its place") {
   CHECK(row.ideal == 32);
   CHECK(row.loss_scale == 1024);
   const SurveySums& s = row.survey.sums;
-  const double found[] = {s.zeros,     s.infinite,    s.nan,          s.to_zero, s.subnormal,
-                          s.saturated, s.to_infinity, s.changed,      s.sum_x2,  s.sum_e2,
-                          s.sum_e,     s.sum_abs_x,   s.sum_relative, s.largest, s.smallest};
+  const double found[] = {
+      s.zeros,     s.infinite,     s.nan,           s.to_zero,         s.subnormal,
+      s.saturated, s.to_infinity,  s.changed,       s.sum_x2,          s.sum_e2,
+      s.sum_e,     s.sum_abs_x,    s.sum_relative,  s.largest,         s.smallest,
+      s.dead_x2,   s.saturated_x2, s.saturated_xe,  s.saturated_e2,    s.grid_x2,
+      s.grid_xe,   s.grid_e2,      row.flips.count, row.flips.flipped, row.flips.returned};
   CHECK(s.count == 100);
-  for (int i = 0; i < 15; ++i) CHECK(found[i] == i + 1);
+  for (int i = 0; i < 25; ++i) CHECK(found[i] == i + 1);
   double all = 0;
   for (const double count : row.survey.binade) all += count;
   CHECK(all == 16 + 17 + 18);

@@ -137,6 +137,28 @@ TEST_CASE("derived statistics follow from the counts and sums") {
   is("root_mean_square", std::sqrt(2475.0 / 990));
 }
 
+TEST_CASE("parts of an error, norm over noise and flips are rows; older files have no parts") {
+  const auto old = rows_of(Folder(survey).path);
+  CHECK(std::ranges::find(old, "squared_error.grid", &Row::statistic) == old.end());
+  CHECK(std::ranges::find(old, "squared_error", &Row::statistic)->value == "24.75");
+  json line = json::parse(survey);
+  // Numbers 1 and 3 became 0 and 4: x^2 10, x e -1 + 3, so a - 1 is 1/5.
+  line["sum_x2"] = 10, line["sum_e2"] = 2, line["dead_x2"] = 1, line["grid_x2"] = 9;
+  line["grid_xe"] = 3, line["grid_e2"] = 1, line["role"] = "grad_output";
+  line["flips"] = {{"count", 50}, {"flipped", 10}, {"returned", 4}};
+  const auto values = values_of(rows_of(Folder(line.dump()).path));
+  CHECK(values.at("squared_error") == 2);
+  CHECK(values.at("squared_error.scale") == doctest::Approx(0.4));
+  CHECK(values.at("squared_error.dead_zone") == doctest::Approx(1.44));
+  CHECK(values.at("squared_error.grid") == doctest::Approx(0.16));  // (4 - 1.2 * 3)^2
+  CHECK(values.at("squared_error.saturation") == 0);
+  CHECK(values.at("norm_to_noise") == doctest::Approx(std::sqrt(5)));
+  CHECK(values.at("flipped_share") == doctest::Approx(0.2));
+  CHECK(values.at("oscillation") == doctest::Approx(0.08));
+  line["role"] = "weight";
+  CHECK_FALSE(values_of(rows_of(Folder(line.dump()).path)).contains("norm_to_noise"));
+}
+
 TEST_CASE("what formats would lose follows from the binades") {
   const auto values = values_of(rows_of(Folder(survey).path));
   const double all = 80 + 10 + 100 + 600 + 50 + 30 + 20;

@@ -37,8 +37,15 @@ void check_equal(const Survey& got, const Survey& wanted) {
   for (const auto& [x, y] : {std::pair(a.sum_x2, b.sum_x2),
                              {a.sum_e2, b.sum_e2},
                              {a.sum_abs_x, b.sum_abs_x},
-                             {a.sum_relative, b.sum_relative}})
+                             {a.sum_relative, b.sum_relative},
+                             {a.dead_x2, b.dead_x2},
+                             {a.saturated_x2, b.saturated_x2},
+                             {a.saturated_e2, b.saturated_e2},
+                             {a.grid_x2, b.grid_x2},
+                             {a.grid_e2, b.grid_e2}})
     CHECK(x == doctest::Approx(y).epsilon(1e-12));
+  CHECK(std::abs(a.grid_xe - b.grid_xe) <= 1e-12 * b.grid_x2);
+  CHECK(std::abs(a.saturated_xe - b.saturated_xe) <= 1e-12 * b.saturated_x2);
   CHECK(std::abs(a.sum_e - b.sum_e) <= 1e-12 * b.sum_abs_x);
 }
 
