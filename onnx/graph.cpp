@@ -110,7 +110,6 @@ std::vector<Value> Graph::add(std::string_view type, const std::vector<Value>& i
 }
 
 void Graph::input(const std::string& name, DType dtype, const Sizes& shape) {
-  used_.try_emplace(name, 1);
   inputs_.emplace_back(name, value_info(name, dtype, shape));
 }
 
@@ -122,7 +121,6 @@ void Graph::rename(const std::string& from, const std::string& to) {
 }
 
 void Graph::output(const std::string& name, const Value& value, const Sizes& shape) {
-  used_.try_emplace(name, 1);
   const auto makes_it = [&](const Node& node) {
     return std::ranges::find(node.outputs, value.name) != node.outputs.end();
   };
@@ -138,10 +136,7 @@ void Graph::output(const std::string& name, const Value& value, const Sizes& sha
 
 Value Graph::weight(const std::string& name, const Tensor& x) {
   const auto has_it = [&](const auto& known) { return known.first == name; };
-  if (std::ranges::none_of(weights_, has_it)) {
-    used_.try_emplace(name, 1);
-    weights_.emplace_back(name, x);
-  }
+  if (std::ranges::none_of(weights_, has_it)) weights_.emplace_back(name, x);
   return {name, x.dtype()};
 }
 

@@ -54,6 +54,8 @@ class Graph {
   /// Sets the prefix of the names of later nodes: the path of a module.
   void set_place(std::string place) { place_ = std::move(place); }
 
+  /// Keeps a name for a weight, an input or an output. Returns false if it has been taken.
+  bool reserve(const std::string& name) { return used_.try_emplace(name, 1).second; }
   void input(const std::string& name, DType dtype, const Sizes& shape);
   /// Declares a result. The node that computes it is made to write to that name.
   void output(const std::string& name, const Value& value, const Sizes& shape);

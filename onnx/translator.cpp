@@ -177,6 +177,19 @@ Value Translator::value_of(const std::vector<const Tensor*>& x) {
   return constant(x);
 }
 
+void Translator::reserve_names(const Names& names) {
+  for (const auto& [name, x] : weights_) graph_.reserve(name);
+  const auto reserve = [&](std::size_t count, const auto& given, const std::string& base) {
+    for (std::size_t i = 0; i < count; ++i)
+      if (const std::string name = name_at(given, i, base); name.empty() || !graph_.reserve(name))
+        fail<UsageError>(command, "\"", name,
+                         "\" names two of the inputs, outputs and weights, or is "
+                         "empty. Give other input_names and output_names.");
+  };
+  reserve(passes_[0].inputs.size(), names.inputs, "input");
+  reserve(passes_[0].outputs.size(), names.outputs, "output");
+}
+
 void Translator::declare_inputs(const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < passes_[0].inputs.size(); ++i) {
     const auto x = in_all([i](const Recording& pass) -> const Tensor& { return pass.inputs[i]; });
@@ -211,6 +224,7 @@ void Translator::write_calls() {
 Graph Translator::graph(const Names& names) {
   find_origins();
   require_same_calls();
+  reserve_names(names);
   declare_inputs(names.inputs);
   write_calls();
   for (std::size_t i = 0; i < passes_[0].outputs.size(); ++i) {

@@ -54,6 +54,7 @@ class Translator {
   Sizes sizes_of(const std::vector<const Tensor*>& x, const std::string& what) const;
   std::vector<const Tensor*> in_all(const std::function<const Tensor&(const Recording&)>& of) const;
   std::string described_call(std::size_t call) const;
+  void reserve_names(const Names& names);
   void declare_inputs(const std::vector<std::string>& names);
   void write_calls();
 

@@ -267,6 +267,8 @@ TEST_CASE("save_onnx: wrong examples") {
   CHECK(contains(message_of(model, Tensor{}), "[save_onnx] an example input is undefined."));
   CHECK(contains(message_of(model, ones({0, 6})),
                  "[save_onnx] an example input is [0, 6] f32, without rows."));
+  CHECK(contains(message_of(model, ones({1, 6}), {.output_names = {"0.weight"}}),
+                 "[save_onnx] \"0.weight\" names two of the inputs, outputs and weights"));
   const Folder folder;
   CHECK_THROWS_AS(save_onnx(model, {}, folder.path), UsageError);
   CHECK_THROWS_AS(save_onnx(model, {ones({1, 6}), ones({1, 6})}, folder.path), UsageError);
