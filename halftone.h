@@ -24,6 +24,7 @@
 #include <halftone/nn/models/resnet.h>
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
+#include <halftone/onnx/save_onnx.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/policy.h>
 #include <halftone/train/train.h>

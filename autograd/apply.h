@@ -123,11 +123,12 @@ template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<con
   else return call_forward(op, inputs, std::make_index_sequence<Count>{});
 }
 
-template <std::size_t Count, Operation Op> class OpComputation final : public Computation {
+template <std::size_t Count, Operation Op> class OpComputation final : public ComputationOf<Op> {
  public:
   explicit OpComputation(Op& op) : op_(op) {
     if constexpr (can_repeat) fresh_.emplace(op);
   }
+  const Op& operation() const override { return op_; }
   Tensor run(std::span<const Tensor> inputs) override {
     return result_ = run_bare<Count>(op_, inputs);
   }

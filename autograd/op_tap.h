@@ -41,4 +41,14 @@ class OpTap {
   virtual std::vector<Tensor> backward(Node& node, const Tensor& dy) = 0;
 };
 
+/// A computation of a known operation, whose attributes a tap can read:
+/// `dynamic_cast<const ComputationOf<Reshape>*>(&computation)->operation().to`.
+template <class Op> class ComputationOf : public Computation {
+ public:
+  virtual const Op& operation() const = 0;
+
+ protected:
+  ~ComputationOf() = default;
+};
+
 }  // namespace halftone

@@ -1,6 +1,6 @@
 # cmake --build --preset release --target docs: makes the API reference with Debian's doxygen. Without doxygen, the target says so and
 # fails. A warning is an error.
-set(HALFTONE_DOCS_INPUT halftone.h docs/api.md)
+set(HALFTONE_DOCS_INPUT halftone.h docs/api.md onnx/save_onnx.h)
 foreach(folder core autograd distributed nn optim data amp policy train)
   list(APPEND HALFTONE_DOCS_INPUT ${folder})
 endforeach()

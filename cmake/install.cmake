@@ -8,6 +8,7 @@ foreach(folder core autograd distributed nn optim data amp policy train)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
           FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN quantizer_reader.h EXCLUDE)
 endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/onnx/save_onnx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone/onnx)
 if(TARGET halftone_lab_library)
   install(TARGETS halftone-lab halftone-info COMPONENT tools)
   install(TARGETS halftone_lab_library EXPORT halftone_targets)

@@ -7,6 +7,8 @@ from .errors import DeviceError, DTypeError
 
 _SIMPLE = {"float64", "float32", "float16", "int64", "int32", "int16", "uint8", "bool"}
 
+_HOST_MEMORY = (1, 3, 11)  # DLPack's kDLCPU, kDLCUDAHost, kDLROCMHost
+
 
 def is_torch(x):
     """Says whether x is a tensor of PyTorch, without importing it."""
@@ -50,6 +52,9 @@ def to_numpy(x, op="quantize"):
     if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__"):
         array, back = np.asarray(x), lambda y: y
     else:
+        device = int(x.__dlpack_device__()[0])
+        if device not in _HOST_MEMORY:
+            raise DeviceError(f"[{op}] {type(x).__name__} is on a device of DLPack's type {device}. Copy it to the CPU.")
         try:
             array = np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError) as error:

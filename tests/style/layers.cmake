@@ -10,5 +10,7 @@ set(may_data core)
 set(may_policy amp distributed nn optim autograd core)
 set(may_train policy amp distributed nn optim data autograd core)
 set(may_backends core)
+# Nothing below may know of it.
+set(may_onnx policy amp distributed nn optim autograd core)
 # A library of its own: nothing else may include it.
 set(may_lab train policy data amp distributed nn optim autograd core)

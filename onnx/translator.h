@@ -1,0 +1,70 @@
+// Turns recordings of one model into a graph. The passes differ in the rows of the batch, and one
+// in its values: so sizes that depend on the batch are found, and values that were computed outside
+// of operations are errors instead of wrong constants.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include <halftone/nn/module.h>
+#include <halftone/onnx/conversions.h>
+#include <halftone/onnx/recording.h>
+
+namespace halftone::onnx {
+
+struct Names {
+  std::vector<std::string> inputs, outputs;
+};
+
+class Translator {
+ public:
+  /// rows: the size of the batch in each pass; one size for all of them: it is fixed.
+  Translator(const nn::Module& model, std::vector<Recording> passes, std::vector<int64_t> rows);
+  /// Writes the graph. Throws UnsupportedError for everything that ONNX cannot say.
+  Graph graph(const Names& names);
+
+ private:
+  friend class Step;
+  /// The origin of a tensor: the number of the call that computed it, of an input, or a weight.
+  struct Origin {
+    enum class Kind : uint8_t { call, input, weight, constant } kind = Kind::constant;
+    std::size_t number = 0;  // among the calls, inputs or weights
+    bool operator==(const Origin&) const = default;
+  };
+  /// Identifies the elements of a tensor: two views of the same elements in the same order are one
+  /// value, whatever their handles are. The recordings keep all storages alive.
+  struct Key {
+    const Storage* storage;
+    int64_t offset;
+    DType dtype;
+    std::vector<int64_t> shape, strides;
+    explicit Key(const Tensor& x);
+    auto operator<=>(const Key&) const = default;
+  };
+  using Origins = std::map<Key, Origin>;
+
+  void find_origins();
+  void require_same_calls() const;
+  std::vector<bool> live_calls() const;
+  Origin origin_of(const Tensor& x, std::size_t pass) const;
+  /// Returns the value of a tensor, given in every pass.
+  Value value_of(const std::vector<const Tensor*>& x);
+  Value constant(const std::vector<const Tensor*>& x);
+  Size size_of(const std::vector<int64_t>& values, const std::string& what) const;
+  Sizes sizes_of(const std::vector<const Tensor*>& x, const std::string& what) const;
+  std::vector<const Tensor*> in_all(const std::function<const Tensor&(const Recording&)>& of) const;
+  std::string described_call(std::size_t call) const;
+  void reserve_names(const Names& names);
+  void declare_inputs(const std::vector<std::string>& names);
+  void write_calls();
+
+  std::vector<Recording> passes_;
+  std::vector<int64_t> rows_;
+  nn::Named<Tensor> weights_;
+  std::vector<Origins> origins_;  // one map for each pass
+  std::map<std::size_t, Value> results_;
+  std::vector<std::string> input_names_;
+  Graph graph_;
+};
+
+}  // namespace halftone::onnx
