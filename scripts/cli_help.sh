@@ -29,5 +29,5 @@ help_of tools halftone-lab
 "$build/tools/halftone-lab" --help | sed -n '/^Subcommands:/,$ s/^  \([a-z]*\) .*/\1/p' | while read -r command; do
   help_of tools halftone-lab "$command"
 done
-for source in $(with_options examples); do help_of examples "${source#06_}"; done
+for source in $(with_options examples); do help_of examples "$source"; done
 for source in $(with_options bench); do help_of bench "$source"; done

@@ -5,7 +5,7 @@ foreach(file IN LISTS all_files)
   file(READ ${ROOT}/${file} text)
   string(REGEX REPLACE "[^\n]" "" breaks "${text}")
   string(LENGTH "${breaks}" lines)
-  if(lines GREATER 400)
+  if(lines GREATER 400 AND NOT file STREQUAL "docs/cli_help.md")  # a script writes that one, for searches
     violation("${file}: ${lines} lines, at most 400 are allowed")
   endif()
 endforeach()
