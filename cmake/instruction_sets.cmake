@@ -5,7 +5,9 @@ set(HALFTONE_INSTRUCTION_SETS all CACHE STRING "SIMD kernels for: all instructio
 set_property(CACHE HALFTONE_INSTRUCTION_SETS PROPERTY STRINGS all native)
 
 set(HALFTONE_FASTER_SETS avx2 avx512 avx512_bf16)
-if(HALFTONE_INSTRUCTION_SETS STREQUAL "native" AND EXISTS /proc/cpuinfo)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(HALFTONE_FASTER_SETS "")  # the baseline is vectors of 16 bytes: NEON on AArch64
+elseif(HALFTONE_INSTRUCTION_SETS STREQUAL "native" AND EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo has REGEX "^flags" LIMIT_COUNT 1)
   separate_arguments(has)
   set(needs_avx2 avx2 fma f16c)

@@ -5,9 +5,11 @@
 #include <array>
 #include <string_view>
 
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include <halftone/core/error.h>
 #include <halftone/core/environment.h>
@@ -48,6 +50,12 @@ constexpr KernelsOf portable_avx512 = simd::portable_avx512::kernels;
 constexpr KernelsOf portable_avx512 = nullptr;
 #endif
 
+/// What the CPU has beyond the baseline.
+struct Extensions {
+  bool avx2 = false, avx512 = false, avx512_bf16 = false;
+};
+
+#if defined(__x86_64__)
 /// Asks Linux, once, to permit tiles (8 KiB of registers per thread) in this process.
 bool tiles_are_granted() {
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
@@ -58,15 +66,23 @@ bool tiles_are_granted() {
          syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
 
-/// Returns the sets from the smallest to the largest; each one needs those before it.
-const std::array<Level, 5>& levels() {
+Extensions extensions() {
   __builtin_cpu_init();
   // The avx2 kernels also use F16C, which came with the generation before AVX2.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  return {avx2, avx512, avx512 && __builtin_cpu_supports("avx512bf16")};
+}
+#else
+Extensions extensions() { return {}; }
+bool tiles_are_granted() { return false; }
+#endif
+
+/// Returns the sets from the smallest to the largest; each one needs those before it.
+const std::array<Level, 5>& levels() {
+  static const auto [avx2, avx512, avx512_bf16] = extensions();
   static const std::array<Level, 5> all{
       {{"baseline", true, simd::baseline::kernels, simd::portable_baseline::kernels},
        {"avx2", avx2, kernels_avx2, portable_avx2},

@@ -4,7 +4,7 @@
 
 #include <halftone/backends/cpu/simd/local.h>
 
-#if defined(HALFTONE_PORTABLE) && defined(__FMA__)
+#if defined(HALFTONE_PORTABLE) && (defined(__FMA__) || defined(__AVX512F__))
 #include <halftone/backends/cpu/simd/intrinsics.h>
 #endif
 
@@ -26,6 +26,13 @@ namespace halftone::simd::HALFTONE_ISA {
 
 [[gnu::always_inline]] inline Register multiply_add(float a, Register b, Register c) {
   return (Register)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)c);
+}
+
+#elif defined(__ARM_FEATURE_FMA)
+
+[[gnu::always_inline]] inline Register multiply_add(float a, Register b, Register c) {
+  for (int k = 0; k < register_lanes; ++k) c[k] = __builtin_fmaf(a, b[k], c[k]);
+  return c;
 }
 
 #else

@@ -2,8 +2,10 @@
 // Philox's, at the positions of core/random.h; only the order of computation is vectorized.
 #pragma once
 
-#include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>
+#if defined(__SSE2__)
+#include <halftone/backends/cpu/simd/intrinsics.h>
+#endif
 
 namespace halftone::simd::HALFTONE_ISA {
 
@@ -18,8 +20,10 @@ inline constexpr int wide_lanes = vector_bytes / 8;
   return WideWords(_mm512_maskz_mul_epu32(__mmask8(-1), __m512i(a), __m512i(b)));
 #elif defined(__AVX2__)
   return WideWords(_mm256_mul_epu32(__m256i(a), __m256i(b)));
-#else
+#elif defined(__SSE2__)
   return WideWords(_mm_mul_epu32(__m128i(a), __m128i(b)));
+#else
+  return (a & 0xffffffffu) * (b & 0xffffffffu);
 #endif
 }
 
