@@ -10,6 +10,12 @@ run(${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WO
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_FLAGS=${FLAGS})
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
+# A program links neither MPI nor the libraries of a GPU: halftone opens them when it needs them.
+find_program(OBJDUMP objdump REQUIRED)
+execute_process(COMMAND ${OBJDUMP} -p ${WORK}/build/consumer OUTPUT_VARIABLE needed COMMAND_ERROR_IS_FATAL ANY)
+if(NOT needed MATCHES "NEEDED +libstdc" OR needed MATCHES "NEEDED +lib(mpi|open-|cudnn|cublas|nccl)")
+  message(FATAL_ERROR "a program of a user links more than it should: ${needed}")
+endif()
 foreach(program halftone-info halftone-lab)
   if(EXISTS ${WORK}/build/consumer_lab)
     run(${WORK}/prefix/bin/${program} --help OUTPUT_QUIET)

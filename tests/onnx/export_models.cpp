@@ -202,6 +202,18 @@ void write_functions() {
          return index_select(a, 2, ht::from({4, 0, 3}));
        }},
       {"cumprod", [](T a) { return cumprod(a, 2); }},
+      {"attention_masked",
+       [](T a) {
+         const ht::Tensor mask = ht::arange(16).reshape(4, 4) % 3;
+         return scaled_dot_product_attention(a, a, a, {.mask = mask < 2}) +
+                scaled_dot_product_attention(a, a, a, {.mask = cast(mask, ht::f32)});
+       }},
+      {"attention_grouped",
+       [](T a) {
+         const ht::Tensor q = reshape(a, {a.size(0), 4, 2, 3}), kv = slice(q, 1, 0, 2);
+         return scaled_dot_product_attention(q, kv, kv * 2, {.scale = 0.5, .enable_gqa = true});
+       }},
+      {"scatter", [](T a) { return scatter_add(a, 2, argsort(a, 2), a * 2); }},
       {"mean_of_batch", [](T a) { return a - mean(a, {0}, true); }}};
   for (const auto& [name, f] : others) write_function(name, x, f);
   const ht::Tensor image = images(4, 9);

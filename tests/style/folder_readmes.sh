@@ -6,8 +6,8 @@ set -euo pipefail
 (($# == 1)) || { echo "usage: folder_readmes.sh ROOT"; exit 1; }
 cd "$1"
 
-with_sub_folders=(core autograd distributed nn optim amp data policy train lab backends bench examples cmake scripts policies)
-alone=(exercises tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in exercises/ and tests/ are rows of their README
+with_sub_folders=(core autograd distributed nn optim amp data policy train onnx lab backends bench examples cmake scripts policies)
+alone=(exercises packaging tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in exercises/ and tests/ are rows of their README
 # core/ and the kernels of a backend are one list each.
 large=(core backends/cpu backends/cuda)
 sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name '*.inc')
