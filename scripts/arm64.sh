@@ -12,7 +12,7 @@ hashes=build/release/tests/portable/portable_hashes
 
 cmake -S . -B build/arm64 -G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG" -DCMAKE_SYSTEM_NAME=Linux \
   -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
-  -DHALFTONE_UNITY=ON -DHALFTONE_ONEDNN=OFF -DHALFTONE_CUDA=OFF -DHALFTONE_MPI=OFF -DHALFTONE_BUILD_EXAMPLES=OFF > build/arm64.log 2>&1 ||
+  -DHALFTONE_UNITY=ON -DHALFTONE_ONEDNN=OFF -DHALFTONE_CUDA=OFF -DHALFTONE_MPI=OFF > build/arm64.log 2>&1 ||
   { cat build/arm64.log; exit 1; }
 targets=(portable_hashes)
 [[ "${1:-}" != --tests ]] || targets+=(halftone_tests)
