@@ -2,7 +2,9 @@
 // instruction set, and runs if the CPU backend uses that set or a better one.
 #include "machine.h"
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 #include <omp.h>
 
 #include <algorithm>
@@ -21,15 +23,24 @@ volatile float sink;  // takes the results, so that the compiler keeps the loops
 
 // Each function returns its number of operations: two for a multiply-add.
 double multiply_add(int64_t n) {
-  __m128 sum[chains], x = _mm_set1_ps(1e-3F);
-  for (int c = 0; c < chains; ++c) sum[c] = _mm_set1_ps(float(c));
+  using Four [[gnu::vector_size(16)]] = float;
+  Four sum[chains], x = Four{} + 1e-3F;
+  for (int c = 0; c < chains; ++c) sum[c] = Four{} + float(c);
   for (int64_t i = 0; i < n; ++i)
 #pragma GCC unroll 12
-    for (__m128& s : sum) s = _mm_add_ps(_mm_mul_ps(s, x), x);
-  for (const __m128& s : sum) sink = _mm_cvtss_f32(s);
+    for (Four& s : sum) s = s * x + x;
+  for (const Four& s : sum) sink = s[0];
   return double(n) * chains * 4 * 2;
 }
 
+void copy(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i];
+}
+void triad(const float* x, const float* y, float* z, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) z[i] = x[i] + 0.5F * y[i];
+}
+
+#if defined(__x86_64__)
 [[gnu::target("avx2,fma")]] double multiply_add_avx2(int64_t n) {
   __m256 sum[chains], x = _mm256_set1_ps(1e-3F);
   for (int c = 0; c < chains; ++c) sum[c] = _mm256_set1_ps(float(c));
@@ -93,20 +104,23 @@ double multiply_add(int64_t n) {
   return double(n) * 4 * 16 * 16 * 32 * 2;
 }
 
-void copy(const float* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i];
-}
 [[gnu::target("avx2")]] void copy_avx2(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_loadu_ps(x + i));
-}
-void triad(const float* x, const float* y, float* z, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) z[i] = x[i] + 0.5F * y[i];
 }
 [[gnu::target("avx2,fma")]] void triad_avx2(const float* x, const float* y, float* z, int64_t n) {
   const __m256 half = _mm256_set1_ps(0.5F);
   for (int64_t i = 0; i + 8 <= n; i += 8)
     _mm256_storeu_ps(z + i, _mm256_fmadd_ps(half, _mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
 }
+
+#else
+
+constexpr auto multiply_add_avx2 = multiply_add, multiply_add_avx512 = multiply_add,
+               dot_bf16 = multiply_add, tiles_bf16 = multiply_add;
+constexpr auto copy_avx2 = copy;
+constexpr auto triad_avx2 = triad;
+
+#endif
 
 using Clock = std::chrono::steady_clock;
 constexpr int rounds = 8;
@@ -173,7 +187,8 @@ double Machine::bandwidth(double bytes) const {
 }
 
 Machine measure_machine(int threads) {
-  const std::string instructions = use_amx() ? "amx" : simd_kernels().name;
+  std::string instructions = use_amx() ? "amx" : simd_kernels().name;
+  if (instructions.starts_with("portable_")) instructions.erase(0, 9);
   const bool bf16 = instructions == "amx" || instructions == "avx512_bf16";
   const bool avx512 = bf16 || instructions == "avx512", avx2 = avx512 || instructions == "avx2";
   const auto peak = [&](double (*loop)(int64_t)) {

@@ -135,7 +135,7 @@ bool win_beside_amx(ConvPass pass, int64_t pixels, const Tensor& w, bool strided
 }  // namespace
 
 bool products_win(ConvPass pass, const Tensor& image, const Tensor& w, const ConvGeometry& g) {
-  static const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
+  const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
   const bool strided = g.stride[0] * g.stride[1] > 1;
   if (g.groups > 1) return false;
   if (image.dtype() == bf16) return use_amx() && win_on_amx(pass, w, strided);
