@@ -13,4 +13,16 @@ void set_portable_bits(bool on);
 /// HALFTONE_PORTABLE_BITS (1: on; 0 or empty: off; others throw UsageError).
 bool portable_bits();
 
+/// Makes a choice for its scope.
+class PortableBitsScope {
+ public:
+  explicit PortableBitsScope(bool on) : before_(portable_bits()) { set_portable_bits(on); }
+  ~PortableBitsScope() { set_portable_bits(before_); }
+  PortableBitsScope(const PortableBitsScope&) = delete;
+  PortableBitsScope& operator=(const PortableBitsScope&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace halftone

@@ -43,7 +43,7 @@ Json run_one(const Experiment& experiment, bool thorough, std::ostream& out) {
 
 int run_experiment(const ExperimentOptions& options) {
   require_json(options.json);
-  set_portable_bits(true);  // the same verdict and the same digits on every CPU
+  const PortableBitsScope scope(true);  // the same verdict and the same digits on every CPU
   std::ostream& words = words_next_to(options.json);
   Json all = Json::array();
   int missed = 0;

@@ -37,7 +37,7 @@ struct Mismatch {
 
 /// Trains 40 steps under a strategy, and reads texts that were not in the training data.
 Mismatch measure(std::string_view strategy, bool portable) {
-  set_portable_bits(portable);
+  const PortableBitsScope scope(portable);
   manual_seed(26);
   nn::models::Gpt model(small);
   optim::AdamW optimizer(model.parameters(), {.lr = 3e-3});
@@ -83,7 +83,6 @@ void run(Findings& found) {
     }
     found.out() << table;
   }
-  set_portable_bits(true);
 }
 
 }  // namespace e26

@@ -200,15 +200,8 @@ TEST_CASE("portable products are chains of fused multiply-adds") {
   });
 }
 
-/// Turns portable bits on for a scope.
-struct PortableScope {
-  PortableScope() { set_portable_bits(true); }
-  ~PortableScope() { set_portable_bits(before_); }
-  bool before_ = portable_bits();
-};
-
 TEST_CASE("portable products cut the depth into equal slices of at most 384, whatever the rows") {
-  const PortableScope scope;
+  const PortableBitsScope scope(true);
   for (const int64_t k : {5, 384, 385, 1000})
     for (const int64_t m : {1, 3, 40}) {
       INFO("k = ", k, ", m = ", m);
