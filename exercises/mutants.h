@@ -24,7 +24,9 @@ void judge(bool (*accepts)(Implementation), const std::vector<Named<Implementati
   input("%d %s", int(all.size()), wanted ? "correct implementations" : "mutants");
   if (count > 0)
     fail(wanted ? "accepts() is true for all of them" : "accepts() is false for all of them",
-         (wanted ? "rejected: " : "survivors: ") + std::to_string(count) + names);
+         (wanted ? "rejected: " : "survivors: ") + std::to_string(count) + names +
+             (wanted ? "\nPrint the input at which accepts() returns false, with std::printf."
+                     : ""));
 }
 
 }  // namespace grade

@@ -82,8 +82,8 @@ void grade::tests() {
             check(state, oracle, {0x1p-20f, -0x1p-18f}, step_text(step, 0x1p-18));
         });
   group("the scale of a step comes from earlier steps", "delayed_scaling",
-        "A gradient that grows saturates for one step. Scaling by the present tensor would need a "
-        "second pass over it.",
+        "A gradient that grows saturates for one step: its results are 57344 / scale at most. "
+        "Scaling by the present tensor would need a second pass over it.",
         [] {
           DelayedScaling state;
           Oracle oracle;
@@ -108,8 +108,8 @@ void grade::tests() {
           check(one, one_oracle, gradients_of(size, 9), step_text(0, size) + ", length 1");
       });
   group("infinity and NaN are not remembered", "delayed_scaling",
-        "A step with an overflow is skipped. If its amax stays in the history, the scale is 0 for "
-        "all its length.",
+        "A step with an overflow is skipped. If its amax stays in the history, scale_for() "
+        "returns 1 until it is removed, and gradients underflow.",
         [] {
           for (const float bad : {inf, -inf, nan32}) {
             DelayedScaling state;
@@ -137,7 +137,8 @@ void grade::tests() {
           for (int i = 0; i < 20000; ++i) {
             const float x = random.spread(-30, -10), scale = std::fabs(random.spread(-5, 10));
             const bool zero = numbers::rounded(double(x) * scale, 3, -14, 57344) == 0;
-            input("becomes_zero(%.9g, %.9g)", double(x), double(scale));
+            input("becomes_zero(%.9g, %.9g); the product is %.9g times 2^-16", double(x),
+                  double(scale), double(x) * scale * 0x1p16);
             same(becomes_zero(x, scale), zero);
           }
           for (const float x : {0x1p-17f, -0x1p-17f, std::nextafterf(0x1p-17f, 1),

@@ -19,7 +19,7 @@ uint16_t one_nan(float x) {
 
 const std::vector<grade::Named<Rounding>> correct{
     {"adds half a unit to the bits", right},
-    {"the same, with one NaN for all", one_nan},
+    {"adds half a unit to the bits, and returns the same NaN for every NaN of a sign", one_nan},
     {"computes in f64", numbers::bf16_bits},
 };
 const std::vector<grade::Named<Rounding>> mutants{

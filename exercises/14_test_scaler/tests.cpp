@@ -27,8 +27,9 @@ State in_other_words(State s, bool inf, const Rules& r) {
   return s;
 }
 
-const std::vector<grade::Named<Scaler>> correct{{"case by case", right},
-                                                {"in other words", in_other_words}};
+const std::vector<grade::Named<Scaler>> correct{
+    {"limits each product, computed in f64", right},
+    {"limits only the side that the factor moves to, in f32", in_other_words}};
 const std::vector<grade::Named<Scaler>> mutants{
     {"grows after every clean step",
      [](State s, bool inf, const Rules& r) {
