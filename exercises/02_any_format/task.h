@@ -28,8 +28,9 @@ inline Format ieee_format(int exponent_bits, int fraction_bits) {
 /// - Below 2^min_exponent the spacing is that at 2^min_exponent: the subnormal numbers. Their
 ///   smallest is one spacing. Half of it becomes zero (even), more than half becomes the smallest.
 /// - Round first, compare with max afterwards: a number above max may round down to it. A result
-///   beyond max becomes infinity, or, without format.infinity, max. Round once: a number that is
-///   first rounded to 8 bits, and then to the spacing of a subnormal, may be wrong.
+///   beyond max becomes infinity, or, without format.infinity, max.
+/// - Round once. Below 2^min_exponent, do not round to significand_bits first and to the larger
+///   spacing afterwards: the first rounding can make a halfway case for the second.
 /// - Zero keeps its sign, also the zero that a small negative number becomes. NaN stays NaN.
 ///   Infinity stays, or becomes max without format.infinity; signs stay.
 ///

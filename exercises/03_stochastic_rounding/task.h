@@ -33,12 +33,14 @@ inline uint16_t stochastic_bf16(float x, uint16_t random) {
 ///
 /// with f32 arithmetic. float(w) is std::bit_cast<float>(uint32_t(w) << 16).
 ///
-/// Draw the random numbers with random_bits(seed, counter) of given.h.
+/// Draw the random numbers with random_bits(seed, counter) of given.h. Any 16 of its 32 bits are
+/// uniform in 0 ... 65535.
 ///
 /// - Two calls with the same arguments give the same bits: a run can be repeated.
-/// - Two elements of one step have different random numbers, and so has one element in two steps.
-///   An element that gets the same number in every step is rounded down in every step or in none:
-///   the mean over elements is right, and the mean over steps is wrong.
+/// - Each element of each step draws with a counter that no other element of any step uses. (Two
+///   draws may still give the same 16 bits, by chance.) An element that draws the same number in
+///   every step is rounded down in every step or in none: the mean over elements is right, and the
+///   mean over steps is wrong.
 inline void sgd_step(std::vector<uint16_t>& weights, const std::vector<float>& gradients, float lr,
                      uint64_t seed, uint64_t step) {
   throw std::logic_error("sgd_step is not written yet");

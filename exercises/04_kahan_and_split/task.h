@@ -12,8 +12,8 @@
 // A bf16 weight near 1 has the spacing 2^-7 or 2^-8. An update of 1e-4 rounds to nothing. Both
 // forms below store 16 more bits for each weight, which the next update adds again.
 
-/// Splits an f32 weight. `high` is the bf16 that is nearest to w (a halfway case goes away from
-/// zero), because the model computes with it. `low` is the difference of the bits, with its sign:
+/// Splits an f32 weight. The model computes with `high`, so it is the bf16 that is nearest to w; a
+/// halfway case goes away from zero. `low` is the difference of the bits, with its sign:
 ///
 ///   bits_of(w) == (uint32_t(high) << 16) + low       modulo 2^32, low as a signed number
 ///
@@ -45,7 +45,9 @@ inline void split_add(Split& s, float update) {
 ///
 ///   sum          = (weight + compensation) + update
 ///   weight       = sum rounded to bf16 (nearest even)
-///   compensation = sum - weight, rounded to bf16      from the new weight
+///   compensation = sum - weight, rounded to bf16      with the new weight
+///
+/// All sums are finite.
 ///
 /// weight + compensation has 16 significant bits at least: more than bf16's 8, fewer than f32's 24.
 ///

@@ -7,7 +7,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "numbers.h"  // numbers::bf16(x): x rounded to bf16, nearest even
+#include "numbers.h"  // float numbers::bf16(double x): x rounded to bf16, nearest even
 
 /// Returns the sum in bf16, term after term from the left: it starts at 0, and each addition is
 /// made in f32 and rounded to bf16 at once. Terms are bf16 numbers. The sum of no terms is 0.
@@ -27,8 +27,9 @@ inline float sum_pairwise_bf16(std::span<const float> terms) {
   throw std::logic_error("sum_pairwise_bf16 is not written yet");
 }
 
-/// Predicts sum_bf16 of `count` terms that are all equal to `term`, a power of two, without adding
-/// them: `count` is up to 10^15. The sum grows until adding a term changes nothing.
+/// Predicts sum_bf16 of `count` terms that are all equal to `term`, a positive power of two,
+/// without adding them: `count` is 0 to 10^15. The sum grows until adding a term changes nothing.
+/// It never exceeds the largest bf16.
 ///
 /// bf16 has 8 significant bits. Find the first sum S at which S + term rounds to S; S is a multiple
 /// of term. (With pencil and paper: at which integer does S + 1 round to S? Mind the halfway case.)

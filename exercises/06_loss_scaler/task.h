@@ -11,8 +11,9 @@
 ///   otherwise:       clean_steps grows by 1; if it has reached growth_interval (>=), the scale is
 ///                    multiplied by growth_factor and clean_steps becomes 0
 ///
-/// - The scale never leaves [min_scale, max_scale]: a scale beyond becomes the limit. A scale of 0
-///   would make all gradients 0 forever; an infinite one would make them all NaN.
+/// - The scale never leaves [min_scale, max_scale]: a product beyond a limit becomes the limit. A
+///   scale of 0 would make all gradients 0 forever; an infinite one would make them all NaN.
+/// - now.scale is within the limits. Limits and factors are positive and finite.
 /// - Growth that the limit stops also sets clean_steps to 0.
 /// - A product that is not finite in f32 counts as beyond max_scale.
 /// - The function has no other effect and keeps no memory: equal arguments, equal results.

@@ -15,15 +15,16 @@
 
 /// Sets t.found_inf if a gradient is infinite (+ or -) or NaN, divides every gradient by t.scale,
 /// and sets t.unscaled. Throws a std::logic_error if t.unscaled is set already, and then changes
-/// nothing: gradients that are divided twice are 1024 times too small, without a message.
+/// nothing. (Gradients that are divided twice are t.scale times too small, without a message.)
+/// t.found_inf is false before: update() clears it.
 inline void unscale(Training& t) { throw std::logic_error("unscale is not written yet"); }
 
 /// Clips the gradients to the norm `max_norm` and returns their norm before, the square root of the
 /// sum of squares. Throws a std::logic_error if t.unscaled is not set: the norm would be that of
 /// scaled gradients, and everything would be clipped.
 ///
-/// - If the norm is above max_norm, every gradient is multiplied by max_norm / norm. Otherwise none
-///   changes.
+/// - If the norm is above max_norm, every gradient is multiplied by max_norm / norm, in f32 or f64.
+///   Otherwise none changes. max_norm is positive.
 /// - The sum is f64: the square of 1e20 is infinite in f32, and the square of 1e-25 is 0.
 /// - If t.found_inf is set, no gradient changes, and the result is infinity.
 inline double clip(Training& t, double max_norm) {

@@ -22,10 +22,13 @@ class Autocast {
 
 /// Returns what an operation gets for its input x:
 ///
-///   outside of regions, or x has the region's dtype,
-///     or the region is f32, or x is not f32               x itself
-///   x is a weight: a leaf that requires a gradient        its cast, from the cache if possible
-///   otherwise                                             cast(x, dtype of the region), not cached
+///   1. outside of regions, or the region is f32           x itself
+///   2. x is not f32                                       x itself, also if its dtype is another
+///                                                         short one than the region's
+///   3. x is a weight: a leaf that requires a gradient     its cast, from the cache if possible
+///   4. otherwise                                          cast(x, dtype of the region), not cached
+///
+/// The first line that applies counts.
 ///
 /// As long as nothing changes, a weight is cast once for each dtype, until the outermost region
 /// ends. The traps:

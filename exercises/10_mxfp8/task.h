@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "given.h"
-#include "numbers.h"  // numbers::e4m3(x): nearest even, saturates at 448
+#include "numbers.h"  // float numbers::e4m3(double x): nearest even, saturates at 448
 
 /// Returns the e8m0 code of a block's scale: the exponent e of the scale 2^e, plus 127.
 ///
@@ -30,15 +30,15 @@ inline uint8_t scale_code(std::span<const float> block) {
 }
 
 /// Quantizes x: block i has the elements 32 i ... 32 i + 31. An element is x / 2^e, rounded to
-/// e4m3. A quotient beyond 448 saturates: the largest of a block may be up to 511. NaN stays NaN;
-/// an infinite element becomes 448 with its sign. Throws a std::invalid_argument if the count of x
-/// is not a multiple of 32.
+/// e4m3. Quotients of a finite block are below 512, and may be above 448: those saturate. NaN stays
+/// NaN; an infinite element becomes 448 with its sign. Throws a std::invalid_argument if the count
+/// of x is not a multiple of 32.
 inline Mxfp8 mx_quantize(std::span<const float> x) {
   throw std::logic_error("mx_quantize is not written yet");
 }
 
-/// Returns element * 2^e for every element. 2^-127 is a float (a subnormal one), and so are the
-/// results; std::ldexp makes them.
+/// Returns element * 2^e for every element. Codes are 0 ... 254. 2^-127 is a float (a subnormal
+/// one), and so are the results; std::ldexp makes them.
 inline std::vector<float> mx_dequantize(const Mxfp8& q) {
   throw std::logic_error("mx_dequantize is not written yet");
 }

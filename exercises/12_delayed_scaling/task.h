@@ -9,23 +9,25 @@
 #include <vector>
 
 #include "given.h"
-#include "numbers.h"  // numbers::e5m2(x): nearest even, infinite beyond 57344
+#include "numbers.h"  // float numbers::e5m2(double x): nearest even, infinite beyond 57344
 
 /// Returns the scale that moves `amax`, the largest magnitude of a tensor, to the largest e5m2:
 /// 57344 / amax in f32. Returns 1 if amax is 0 or not finite, and the largest finite float if the
 /// quotient is infinite.
 inline float scale_for(float amax) { throw std::logic_error("scale_for is not written yet"); }
 
-/// Quantizes the gradients of one step and prepares the next step. Delayed scaling knows the
-/// largest magnitude of a tensor only after the kernel that makes it, so it uses the scale of
-/// earlier steps.
+/// Quantizes the gradients of one step and prepares the next step. The largest magnitude of a
+/// tensor is known only when the kernel that makes the tensor has finished. That kernel needs a
+/// scale earlier, so it uses one from earlier steps.
 ///
-/// 1. With s = state.scale, as it was before the call, each result is e5m2(x * s) / s in f32.
-///    A finite x saturates: if |x * s| rounds beyond 57344, it becomes 57344 with its sign.
-///    Infinite and NaN elements stay.
+/// 1. With s = state.scale, as it was before the call, each result is e5m2(x * s) / s. The product
+///    and the quotient are f32. A finite x saturates: if e5m2(x * s) is infinite, it is replaced by
+///    57344 with its sign, so that the result is 57344 / s or -57344 / s. Infinite and NaN elements
+///    stay.
 /// 2. amax, the largest magnitude of the gradients, is appended to the history. If the history then
 ///    has more than state.length entries, the oldest one is removed. If a gradient is infinite or
-///    NaN, nothing is appended: an infinite entry would make the scale 0 for `length` steps.
+///    NaN, nothing is appended: for an infinite entry scale_for() returns 1, and gradients would
+///    underflow for `length` steps. `gradients` has at least one element.
 /// 3. state.scale becomes scale_for(largest entry of the history). It stays as it was if the
 ///    history is empty or its largest entry is 0.
 ///
@@ -37,8 +39,8 @@ inline std::vector<float> quantize_step(DelayedScaling& state, std::span<const f
 }
 
 /// Predicts, by a comparison and without rounding, whether a finite x that is not 0 becomes 0 (or
-/// -0) in e5m2 under `scale`. The smallest e5m2 above 0 is 2^-16. Mind the halfway case. Use f64
-/// for the product.
+/// -0) in e5m2 under `scale`. The smallest e5m2 above 0 is 2^-16. Mind the halfway case.
+/// Compute the product in f64: in f32 it can round to the halfway case.
 inline bool becomes_zero(float x, float scale) {
   throw std::logic_error("becomes_zero is not written yet");
 }

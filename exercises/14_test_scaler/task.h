@@ -17,8 +17,9 @@ using Scaler = ScalerState (*)(ScalerState now, bool found_inf, const ScalerRule
 ///   always:          min_scale <= scale <= max_scale; the function keeps no memory
 ///
 /// Call next() with states, flags and rules of your choice, and compare with results that you wrote
-/// down or that your own next() gives. All factors in use are powers of two or small numbers:
-/// correct implementations give the same floats.
+/// down or that your own next() gives. The scale that you pass must be within the limits, which are
+/// positive and finite: correct implementations differ outside. Use growth factors of at least 1
+/// and backoff factors of at most 1. Then correct implementations give the same floats.
 ///
 /// There are twelve mutants. A test that walks through one run of a training, with one set of
 /// rules, kills about half of them.

@@ -7,9 +7,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "numbers.h"  // numbers::bf16(x) rounds to bf16
+#include "numbers.h"  // float numbers::bf16(double x): x rounded to bf16
 
-/// A dot product of n numbers that are bf16, stored as f32: the sum of a[i] * b[i].
+/// A dot product of n numbers that are bf16, stored as f32: the sum of a[i] * b[i]. a and b have
+/// the same length n.
 using Dot = float (*)(std::span<const float> a, std::span<const float> b);
 
 /// Returns whether `dot` is a correct dot product with a sum in f32:
@@ -19,8 +20,9 @@ using Dot = float (*)(std::span<const float> a, std::span<const float> b);
 /// - The order is free, so correct results differ. Let s be the exact sum (compute it in f64), and
 ///   m the sum of |a[i] * b[i]|. Every correct result is within n * 2^-24 * m of s. It need not be
 ///   close to s relative to s: if terms cancel, s may be 0.
-/// - If a product is NaN, the result is NaN. A product may be as large as 1e36 and as small as
-///   1e-30.
+/// - If a product is NaN, the result is NaN.
+/// - A product that is not 0 or NaN has a magnitude of 1e-30 to 1e36. Keep m below 1e38: above it
+///   an f32 sum can overflow in one order and not in another.
 ///
 /// Choose inputs, and a tolerance that accepts every correct result and nothing worse. There are
 /// eleven mutants. Think of what a kernel does: blocks, vectors of 8 with a rest, tiles of 256,
