@@ -50,7 +50,7 @@ constexpr KernelsOf portable_avx512 = simd::portable_avx512::kernels;
 constexpr KernelsOf portable_avx512 = nullptr;
 #endif
 
-/// What the CPU has beyond the baseline.
+/// The sets that the CPU has beyond the baseline.
 struct Extensions {
   bool avx2 = false, avx512 = false, avx512_bf16 = false;
 };

@@ -1,4 +1,4 @@
-// What errors consist of, in rows of probes: parts that add up under every shipped policy, and
+// The parts of errors in rows of probes: they add up under every shipped policy, and
 // weights that flip to another point of their grid and back.
 #include <doctest/doctest.h>
 
