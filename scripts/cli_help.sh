@@ -17,7 +17,7 @@ help_of() {
   printf '```\n'
 }
 # Prints the names of the programs of a folder that read options.
-with_options() { grep -lE '"program\.h"|CLI/CLI\.hpp|halftone/examples/program\.h' "$1"/*.cpp | xargs -n1 basename -s .cpp | grep -vx program; }
+with_options() { grep -lE 'Program program\(|CLI/CLI\.hpp' "$1"/*.cpp | xargs -n1 basename -s .cpp | grep -vx program; }
 
 cat <<'E2'
 # Help texts
