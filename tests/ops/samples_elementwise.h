@@ -128,7 +128,7 @@ inline std::string pairing_name(const Pairing& p) {
 
 inline Values grid_values(const Shape& shape, double start) {
   Values values(std::size_t(numel_of(shape)));
-  Draw draw(uint64_t(start * 1000) + values.size());
+  Draw draw(uint64_t(int64_t(start * 1000)) + values.size());
   for (double& value : values) value = start + 0.25 * double(draw.word() % 12);
   return values;
 }
@@ -137,8 +137,10 @@ inline Values grid_values(const Shape& shape, double start) {
 inline Values divisors(const Shape& shape) {
   Values values(std::size_t(numel_of(shape)));
   Draw draw(17 + values.size());
-  for (double& value : values)
-    value = (draw.word() % 2 == 0 ? 0.5 : -0.5) * double(1 + draw.word() % 4);
+  for (double& value : values) {
+    const double half = draw.word() % 2 == 0 ? 0.5 : -0.5;
+    value = half * double(1 + draw.word() % 4);
+  }
   return values;
 }
 
