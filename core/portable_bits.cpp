@@ -5,6 +5,7 @@
 
 #include <halftone/core/environment.h>
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone {
 
@@ -13,7 +14,8 @@ bool asked_for() {
   const char* const value = environment_variable("HALFTONE_PORTABLE_BITS");
   const std::string_view text = value ? value : "0";
   if (text != "0" && text != "1")
-    fail<UsageError>("HALFTONE_PORTABLE_BITS", "expected 0 or 1, got \"", text, "\".");
+    fail<UsageError>("HALFTONE_PORTABLE_BITS", "expected 0 or 1, got ", in_quotes(text),
+                     ". Write 1 for portable bits, or unset the variable.");
   return text == "1";
 }
 

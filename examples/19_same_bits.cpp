@@ -37,20 +37,20 @@ void fused_multiply_add() {
               double(rounded_twice), double(std::fma(a, a, -1.0f)));
 }
 
+void approximations() {
+  int others = 0;
+  for (float x = 0; x < 1; x += 0x1p-10f)
+    others += ht::math::exp(x) != std::exp(x) || ht::math::tanh(x) != std::tanh(x);
+  std::printf("3. approximations: exp or tanh differ from the C library's in %d of 1024 places\n",
+              others);
+}
+
 void subnormals() {
   const ht::Tensor tiny = ht::full({1, 32}, std::ldexp(1.0, -130), ht::bf16),
                    ones = ht::full({32, 32}, 1, ht::bf16);
   const double sum = ht::matmul(tiny, ones).to_vector<float>()[0];
   std::printf(
-      "3. subnormals: 32 times 2^-130 in a product of bf16 is %g; bf16 instructions give 0\n", sum);
-}
-
-void approximations() {
-  int others = 0;
-  for (float x = 0; x < 1; x += 0x1p-10f)
-    others += ht::math::exp(x) != std::exp(x) || ht::math::tanh(x) != std::tanh(x);
-  std::printf("4. approximations: exp or tanh differ from the C library's in %d of 1024 places\n",
-              others);
+      "4. subnormals: 32 times 2^-130 in a product of bf16 is %g; bf16 instructions give 0\n", sum);
 }
 
 /// A row of a product alone, and among 64.

@@ -1,4 +1,4 @@
-// Student's t for small samples.
+// Student's t for small samples, and rank correlation.
 #include <halftone/lab/statistics.h>
 
 #include <algorithm>
@@ -74,6 +74,34 @@ Interval two_stage_interval(std::span<const double> differences, int64_t first, 
   result.half = student_quantile(int64_t(used) - 1, confidence) *
                 deviation_of(differences.first(used)) / std::sqrt(double(differences.size()));
   return result;
+}
+
+namespace {
+/// Returns the ranks of numbers, from 0; equal numbers have the mean of their ranks.
+std::vector<double> ranks_of(const std::vector<double>& x) {
+  std::vector<std::size_t> order(x.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](std::size_t i) { return x[i]; });
+  std::vector<double> ranks(x.size());
+  for (std::size_t i = 0; i < order.size();) {
+    std::size_t end = i;
+    while (end < order.size() && x[order[end]] == x[order[i]]) ++end;
+    for (std::size_t k = i; k < end; ++k) ranks[order[k]] = double(i + end - 1) / 2;
+    i = end;
+  }
+  return ranks;
+}
+}  // namespace
+
+double spearman(const std::vector<double>& x, const std::vector<double>& y) {
+  const std::vector<double> a = ranks_of(x), b = ranks_of(y);
+  const double mean = (double(x.size()) - 1) / 2;
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double p = a[i] - mean, q = b[i] - mean;
+    ab += p * q, aa += p * p, bb += q * q;
+  }
+  return ab / std::sqrt(aa * bb);
 }
 
 }  // namespace halftone::lab

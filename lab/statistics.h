@@ -23,6 +23,10 @@ double student_quantile(int64_t freedom, double confidence = 0.95);
 /// Standard deviation with n - 1 in the denominator; infinite for fewer than two numbers.
 double deviation_of(std::span<const double> numbers);
 
+/// Returns Spearman's rank correlation of two lists of equal length, with mean ranks for equal
+/// numbers; NaN below two numbers.
+double spearman(const std::vector<double>& x, const std::vector<double>& y);
+
 // --- Stein's two-stage procedure (C. Stein, A two-sample test for a linear hypothesis whose power
 // is independent of the variance, 1945): a first sample estimates the spread and fixes how many
 // differences are needed. The interval then covers the mean with exactly the confidence asked for

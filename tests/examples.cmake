@@ -57,7 +57,7 @@ expect(tools.halftone-lab_check OUTPUT "nvfp4 +20.4.*all right" COMMAND halftone
 expect(tools.empty_variables OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16|avx512_bf16 and amx) kernels.*the CPU uses +cpu"
        COMMAND halftone-info)
 set_tests_properties(tools.empty_variables PROPERTIES ENVIRONMENT
-  "HALFTONE_MAX_ISA=;HALFTONE_CPU_BACKEND=;HALFTONE_DATA=;HALFTONE_CUDA_LIBRARIES=;HALFTONE_CUDA_CACHE=")
+  "HALFTONE_MAX_ISA=;HALFTONE_PORTABLE_BITS=;HALFTONE_CPU_BACKEND=;HALFTONE_DATA=;HALFTONE_CUDA_LIBRARIES=;HALFTONE_CUDA_CACHE=")
 
 set(weights ${CMAKE_CURRENT_BINARY_DIR}/weights.safetensors)
 expect(examples.21_train OUTPUT "reloaded and verified\ntest accuracy [789][0-9]"
@@ -111,7 +111,7 @@ expect(examples.18_probe_explain_search OUTPUT "0/linear.0 +input +0.[0-9]+ % +2
        COMMAND 18_probe_explain_search)
 # The hash is that of every machine.
 foreach(isa amx avx2 baseline)
-  expect(examples.19_same_bits_${isa} OUTPUT "portable bits\n3. subnormals: 32 times 2.-130 .* is 2.35099e-38.*has the same bits\n6.* the same bits\n   weights c216c1ccca26ced8\n$" COMMAND 19_same_bits)
+  expect(examples.19_same_bits_${isa} OUTPUT "portable bits\n4. subnormals: 32 times 2.-130 .* is 2.35099e-38.*has the same bits\n6.* the same bits\n   weights c216c1ccca26ced8\n$" COMMAND 19_same_bits)
   set_tests_properties(examples.19_same_bits_${isa} PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=${isa})
 endforeach()
 expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
@@ -283,6 +283,10 @@ expect_failure(tools.few_samples "1 samples are too few" halftone-lab formats --
 expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
+expect_failure(tools.bad_portable_bits "expected 0 or 1, got .yes.. Write 1 for portable bits" halftone-info)
+set_tests_properties(tools.bad_portable_bits PROPERTIES ENVIRONMENT HALFTONE_PORTABLE_BITS=yes)
+expect(tools.halftone-info_portable OUTPUT "cpu +portable bits\n" COMMAND halftone-info)
+set_tests_properties(tools.halftone-info_portable PROPERTIES ENVIRONMENT HALFTONE_PORTABLE_BITS=1)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")
 expect_failure(examples.25_predict_nothing "no such file: /nowhere/districts.txt" 25_your_own_data --predict --directory /nowhere)
 expect_failure(examples.25_bad_table "line 2, column .age.: .new. is not a number" 25_your_own_data --table

@@ -4,6 +4,17 @@ foreach(experiment E1 E3 E5 E7 E8 E9 E10 E11 E12 E15 E17 E18 E26)
   expect(lab.experiment_${experiment} OUTPUT "${experiment} passes: ([0-9]+) of ([0-9]+) checks" COMMAND halftone-lab experiment ${experiment})
   set_tests_properties(lab.experiment_${experiment} PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1)
 endforeach()
+# A run with portable bits is recorded as one, and repeats to the bit under another instruction set and number of threads.
+set(portable_runs ${CMAKE_CURRENT_BINARY_DIR}/lab_portable_runs)
+add_test(NAME lab.clean_portable_runs COMMAND ${CMAKE_COMMAND} -E rm -rf ${portable_runs})
+set_tests_properties(lab.clean_portable_runs PROPERTIES FIXTURES_SETUP lab_portable_place)
+expect(lab.portable_run OUTPUT "amp-bf16" COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 20 --portable-bits --out ${portable_runs})
+set_tests_properties(lab.portable_run PROPERTIES FIXTURES_REQUIRED lab_portable_place FIXTURES_SETUP lab_portable_run)
+expect(lab.portable_rerun OUTPUT "weights: ([0-9a-f]+) there, [0-9a-f]+ here, the same\n" COMMAND halftone-lab rerun ${portable_runs}/student_teacher-amp-bf16-0 --check --threads 3)
+set_tests_properties(lab.portable_rerun PROPERTIES FIXTURES_REQUIRED lab_portable_run ENVIRONMENT HALFTONE_MAX_ISA=avx2)
+expect(lab.portable_run_without EXIT 2 MESSAGE "the run in .*student_teacher-amp-bf16-0 has portable bits. Choose another folder"
+       COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 20 --out ${portable_runs})
+set_tests_properties(lab.portable_run_without PROPERTIES FIXTURES_REQUIRED lab_portable_run)
 # Hashes of all machines also hold under every cap of instruction sets.
 foreach(isa avx2 baseline)
   expect(lab.experiment_E17_${isa} OUTPUT "E17 passes" COMMAND halftone-lab experiment E17)
@@ -92,7 +103,7 @@ expect(lab.menu_no_bits EXIT 2 MESSAGE "there is a menu, but no budget. Add --bi
 expect(lab.menu_few_bits EXIT 2 MESSAGE "the budget is 4 bits, and the menu.s fewest are 4.25" COMMAND halftone-lab search fp32 --menu mxfp8,mxfp4
        --bits 4 --workload student_teacher --batches 1 --warm-up 0)
 expect(lab.menu_twice EXIT 2 MESSAGE "mxfp8. is on the menu twice" COMMAND halftone-lab search fp32 --menu mxfp8,mxfp8 --bits 8)
-expect(lab.one_pass_no_menu EXIT 2 MESSAGE "there is no menu. Add --menu" COMMAND halftone-lab sensitivity fp32 --one-pass)
+expect(lab.one_pass_no_menu EXIT 2 MESSAGE ".sensitivity. there is no menu. Add --menu" COMMAND halftone-lab sensitivity fp32 --one-pass)
 expect(lab.check_alone EXIT 2 MESSAGE "Add --one-pass" COMMAND halftone-lab sensitivity fp32 --check --menu mxfp8)
 expect(lab.search_no_out EXIT 2 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
 

@@ -5,17 +5,10 @@
 
 namespace halftone::train {
 
-namespace {
-/// Before the rest of the options is used: the environment that a checkpoint records depends on it.
-TrainerOptions with_bits_chosen(TrainerOptions options) {
-  if (options.portable_bits) set_portable_bits(true);
-  return options;
-}
-}  // namespace
-
 Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
-    : loop_(std::make_unique<TrainingLoop>(*this, std::move(task), optimizer,
-                                           with_bits_chosen(std::move(options)))) {}
+    : loop_(std::make_unique<TrainingLoop>(*this, std::move(task), optimizer, std::move(options))) {
+  if (loop_->options().portable_bits) set_portable_bits(true);  // the options are valid here
+}
 Trainer::~Trainer() = default;
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {

@@ -16,6 +16,7 @@
 #include <halftone/lab/menu/menu.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
@@ -53,14 +54,13 @@ struct MenuRanking {
   }
 };
 
-void require_menu(const SensitivityOptions& options) {
+void require_menu(std::string_view command, const SensitivityOptions& options) {
   if (options.menu.empty())
-    fail<UsageError>("search",
+    fail<UsageError>(command,
                      "there is no menu. Add --menu with formats, such as bf16,mxfp8,mxfp4.");
   for (std::size_t i = 0; i < options.menu.size(); ++i)
     if (std::ranges::count(options.menu, options.menu[i]) > 1)
-      fail<UsageError>("search", in_quotes(options.menu[i]),
-                       " is on the menu twice. Give it once.");
+      fail<UsageError>(command, in_quotes(options.menu[i]), " is on the menu twice. Give it once.");
 }
 
 std::string table_of(const Menu& menu) {
@@ -164,7 +164,7 @@ Json json_of(const Menu& menu, const MenuPoint& point, const std::string& file) 
 }  // namespace
 
 int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
-  require_menu(options);
+  require_menu("sensitivity", options);
   if (options.check && !options.one_pass)
     fail<UsageError>("sensitivity",
                      "--check compares one pass with a trial for each rule. Add --one-pass.");
@@ -191,7 +191,7 @@ int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<Na
 }
 
 int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkload>& own) {
-  require_menu(command.of);
+  require_menu("search", command.of);
   if (command.bits.empty())
     fail<UsageError>("search", "there is a menu, but no budget. Add --bits, such as 4.5,6,8.");
   if (!command.gate.empty() && command.out.empty())

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include <halftone/autograd/node.h>
@@ -179,25 +178,11 @@ std::vector<Quantizer> quantizers_of(const std::vector<std::string>& names) {
       std::vector<std::string_view> known;
       for (const NamedFormat& format : named_formats()) known.push_back(format.name);
       for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
-      fail_unknown_name("search", "quantizer", name, known);
+      fail_unknown_name("--menu", "quantizer", name, known);
     }
     result.push_back(*quantizer);
   }
   return result;
-}
-
-std::vector<double> ranks_of(const std::vector<double>& x) {
-  std::vector<std::size_t> order(x.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](std::size_t i) { return x[i]; });
-  std::vector<double> ranks(x.size());
-  for (std::size_t i = 0; i < order.size();) {
-    std::size_t end = i;
-    while (end < order.size() && x[order[end]] == x[order[i]]) ++end;
-    for (std::size_t k = i; k < end; ++k) ranks[order[k]] = double(i + end - 1) / 2;
-    i = end;
-  }
-  return ranks;
 }
 
 }  // namespace
@@ -219,7 +204,7 @@ std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::Poli
     module_at(site.site.path)->flops += site.flops;
   }
   if (modules.empty())
-    fail<UsageError>("search", "the workload has no product in a module. Choose another.");
+    fail<UsageError>("--menu", "the workload has no product in a module. Choose another.");
   std::set<std::string> replayed;
   for (const policy::ResolvedSite& site : sites)
     if (site.asks == CastClass::low_precision && module_at(site.site.path) != modules.end())
@@ -251,17 +236,6 @@ std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::Poli
     }
   }
   return scores;
-}
-
-double spearman(const std::vector<double>& x, const std::vector<double>& y) {
-  const std::vector<double> a = ranks_of(x), b = ranks_of(y);
-  const double mean = (double(x.size()) - 1) / 2;
-  double ab = 0, aa = 0, bb = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double p = a[i] - mean, q = b[i] - mean;
-    ab += p * q, aa += p * p, bb += q * q;
-  }
-  return ab / std::sqrt(aa * bb);
 }
 
 }  // namespace halftone::lab

@@ -42,8 +42,4 @@ std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::Poli
                                           const std::vector<policy::ResolvedSite>& sites,
                                           const std::vector<std::string>& formats);
 
-/// Returns Spearman's rank correlation of two lists of equal length, with mean ranks for equal
-/// numbers; NaN below two numbers.
-double spearman(const std::vector<double>& x, const std::vector<double>& y);
-
 }  // namespace halftone::lab

@@ -8,6 +8,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/lab/menu/menu.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>
@@ -79,14 +80,6 @@ TEST_CASE("choices are within the budget, and no worse than all others by more t
     }
   }
   CHECK(exact > cases / 4);
-}
-
-TEST_CASE("rank correlations by hand") {
-  CHECK(lab::spearman({1, 2, 3}, {10, 20, 15}) == doctest::Approx(0.5));
-  CHECK(lab::spearman({1, 2, 3, 4}, {4, 3, 2, 1}) == doctest::Approx(-1));
-  // Ties take mean ranks: 0.5, 0.5, 2 against 0, 1, 2.
-  CHECK(lab::spearman({1, 1, 7}, {1, 2, 3}) == doctest::Approx(1.5 / std::sqrt(1.5 * 2)));
-  CHECK(std::isnan(lab::spearman({1}, {2})));
 }
 
 lab::Workload small_gpt() {

@@ -42,6 +42,14 @@ double quantile_for(int n) {
   return interval_of(with_unit_variance(n)).half * std::sqrt(double(n));
 }
 
+TEST_CASE("rank correlations by hand") {
+  CHECK(lab::spearman({1, 2, 3}, {10, 20, 15}) == doctest::Approx(0.5));
+  CHECK(lab::spearman({1, 2, 3, 4}, {4, 3, 2, 1}) == doctest::Approx(-1));
+  // Ties take mean ranks: 0.5, 0.5, 2 against 0, 1, 2.
+  CHECK(lab::spearman({1, 1, 7}, {1, 2, 3}) == doctest::Approx(1.5 / std::sqrt(1.5 * 2)));
+  CHECK(std::isnan(lab::spearman({1}, {2})));
+}
+
 TEST_CASE("medians of odd and even counts, in any order") {
   CHECK(median({5}) == 5);
   CHECK(median({1, 3}) == 2);

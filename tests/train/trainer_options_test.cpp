@@ -5,6 +5,7 @@
 
 #include <halftone/train/callbacks/early_stopping.h>
 #include <halftone/train/callbacks/nan_policy.h>
+#include <halftone/train/environment.h>
 
 namespace halftone::test::trainer_options_test {
 namespace {
@@ -147,6 +148,21 @@ TEST_CASE("callbacks refuse numbers out of range, and unknown metrics") {
   TrainerRun run({.max_epochs = 1, .callbacks = {stopping}});
   CHECK(message_of<UsageError>([&] { run.trainer.fit(trainer_loader(), trainer_loader()); }) ==
         "[Trainer] there is no metric named \"val/los\". Did you mean \"val/loss\"?");
+}
+
+TEST_CASE("Trainer: portable bits are chosen by valid options, and are part of the environment") {
+  const PortableBitsScope scope(false);
+  CHECK(contains(train::environment_of(Device::cpu()), " threads"));
+  CHECK(refused({.max_epochs = -1, .portable_bits = true}) ==
+        "[Trainer] max_epochs is -1. Use 0 or more.");
+  CHECK_FALSE(portable_bits());
+  TrainerCase c;
+  const Trainer trainer(c.task(), c.adamw, quiet({.max_epochs = 1, .portable_bits = true}));
+  CHECK(portable_bits());
+  const std::string environment = train::environment_of(Device::cpu());
+  CHECK_FALSE(contains(environment, "threads"));
+  if (backend_for(Device::cpu()).name() == "cpu")
+    CHECK(contains(environment, ", cpu: portable bits"));
 }
 
 }  // namespace
