@@ -103,11 +103,12 @@ void shapes() {
 void train(const std::string& workload, std::vector<std::string> policies, int64_t steps) {
   std::ostringstream progress;
   lab::RunOptions options{.workload = workload, .policies = std::move(policies), .steps = steps};
-  for (const lab::RunResult& result : lab::run(options, {}, progress)) {
+  options.after = [&](const lab::RunResult& result) {
     std::printf("%s, %s, loss %a, weights %s\n", workload.c_str(), result.policy.c_str(),
                 result.late_loss, result.weights_hash.c_str());
     std::fflush(stdout);
-  }
+  };
+  lab::run(options, {}, progress);
 }
 
 void strategies() {
