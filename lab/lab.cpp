@@ -34,6 +34,7 @@ std::span<const Command> commands() {
       {"gate",
        "Trains pairs until the difference of two policies is known: within a bound, or not.",
        add_gate},
+      {"fit", "Fits laws of parameters, tokens and bits to the losses of runs.", add_fit, false},
       {"rerun", "Repeats a run from its folder, and compares the weights.", add_rerun},
       {"diff", "Compares two runs tensor by tensor: the first that has other bits.", add_diff,
        false},

@@ -13,6 +13,7 @@
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/portable_bits.h>
 #include <halftone/lab/identity.h>
+#include <halftone/lab/operand_formats.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/setting.h>
@@ -43,7 +44,11 @@ class Watcher final : public train::Callback {
     if (tracer) observation_.emplace("run", trainer.training(), tracer);
     if (every_ > 0) probe_.emplace(trainer.training(), policy::ProbeOptions{.every = every_});
   }
-  void on_batch_start(train::Trainer&, data::Batch&) override { began_ = Clock::now(); }
+  void on_batch_start(train::Trainer&, data::Batch& batch) override {
+    began_ = Clock::now();
+    const bool of_tokens = batch.inputs.dtype() == i64;
+    tokens += of_tokens ? batch.inputs.numel() : batch.inputs.size(0);
+  }
   bool on_loss(train::Trainer&, const Tensor& loss) override {
     losses.push_back(loss.item());
     return true;
@@ -58,6 +63,7 @@ class Watcher final : public train::Callback {
   void on_fit_end(train::Trainer&) override { probe_.reset(), observation_.reset(); }
 
   std::vector<double> losses{}, seconds{};
+  int64_t tokens = 0;   // read so far; samples, if the inputs are not tokens
   std::string lines{};  // lines of probe.jsonl
   policy::WorstRows worst{};
   std::shared_ptr<Tracer> tracer{};
@@ -75,9 +81,22 @@ double tail_mean(const std::vector<double>& values) {
   return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
 }
 
+/// Returns the formats of operands: {"weight_bits": 4.25, "weight_exponent": 2, ...}.
+policy::Json json_of(const policy::PolicySession& session) {
+  policy::Json json;
+  const auto formats = operand_formats(session);
+  for (std::size_t i = 0; i < operand_roles; ++i) {
+    const std::string role(operand_role_names[i]);
+    json[role + "_bits"] = formats[i].bits, json[role + "_exponent"] = formats[i].exponent;
+    json[role + "_fraction"] = formats[i].fraction, json[role + "_block"] = formats[i].block;
+  }
+  return json;
+}
+
 /// Returns everything in summary.json: the settings, the environment and the results.
 policy::Json summary_of(const RunOptions& options, const RunResult& result,
-                        const policy::Json& settings) {
+                        const policy::Json& settings, int64_t parameters, int64_t tokens,
+                        const policy::PolicySession& session) {
   policy::Json summary{{"format", 1}, {"policy", result.policy}};
   summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
   summary.update(settings);
@@ -87,6 +106,9 @@ policy::Json summary_of(const RunOptions& options, const RunResult& result,
                               {"late_loss", result.late_loss},
                               {"validation_loss", number(result.validation_loss)},
                               {"validation_accuracy", number(result.validation_accuracy)},
+                              {"parameters", parameters},
+                              {"tokens", tokens},
+                              {"operands", json_of(session)},
                               {"milliseconds_per_step", result.milliseconds},
                               {"skipped_steps", result.skipped},
                               {"weights_hash", result.weights_hash},
@@ -261,7 +283,10 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
   result.updates = watcher->worst.stored;
   result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(p.work.model->parameters());
-  result.summary = summary_of(options, result, p.settings).dump(1) + "\n";
+  result.summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
+                              watcher->tokens, session)
+                       .dump(1) +
+                   "\n";
   if (files)
     write_folder(p.folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr,
                  watcher->tracer.get());

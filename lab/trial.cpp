@@ -29,16 +29,6 @@ double distance(const std::vector<float>& x, const std::vector<float>& y) {
   return std::isfinite(sum) ? std::sqrt(sum) : infinite;
 }
 
-/// Returns the bits of one quantized number, with its share of the block's scale.
-double bits_of(const Quantizer& quantizer) {
-  const Scaling& scaling = quantizer.scaling;
-  const double block = scaling.per == Scaling::Per::block
-                           ? double(scaling.scale_format.bits) /
-                                 double(std::max<int64_t>(1, scaling.rows * scaling.columns))
-                           : 0;
-  return double(quantizer.grid.bits) + block;
-}
-
 int64_t kept_bytes() {
   const MemoryReport report = memory_report();
   return report.now_of(MemoryUse::activation) + report.now_of(MemoryUse::cast_cache);
@@ -51,7 +41,7 @@ class QuantizedTensors final : public policy::Observer {
   void tensor(const policy::Seen& seen, const Tensor&, const Tensor& after) override {
     if (seen.quantizer && after.defined())
       seen_.push_back({after.storage(), double(after.bytes()),
-                       double(after.numel()) * bits_of(*seen.quantizer) / 8});
+                       double(after.numel()) * seen.quantizer->bits_per_element() / 8});
   }
   /// Returns the bytes that native formats would save.
   double saving() const {
@@ -81,7 +71,7 @@ double mean_bits(const policy::PolicySession& session) {
       const std::optional<DType> dtype = site.operands[i];
       if (!dtype || !is_floating(*dtype) || site.roles[i] == policy::Role::bias) continue;
       const Quantizer* const quantizer = site.treatment->quantizer(site.roles[i]);
-      own += quantizer ? bits_of(*quantizer) : 8 * double(size_of(*dtype));
+      own += quantizer ? quantizer->bits_per_element() : 8 * double(size_of(*dtype));
       ++operands;
     }
     if (operands > 0) bits += site.flops * own / operands, flops += site.flops;

@@ -43,6 +43,7 @@ Work add_picture(CLI::App& app, const Context& context);
 Work add_gate(CLI::App& app, const Context& context);
 Work add_run(CLI::App& app, const Context& context);
 Work add_sweep(CLI::App& app, const Context& context);
+Work add_fit(CLI::App& app, const Context& context);
 Work add_rerun(CLI::App& app, const Context& context);
 Work add_diff(CLI::App& app, const Context& context);
 Work add_compare(CLI::App& app, const Context& context);

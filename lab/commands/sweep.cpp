@@ -65,6 +65,7 @@ class Sweep {
       : options_(options),
         progress_(progress),
         cells_(cells_of(options.policy, options.axes)),
+        baseline_(baseline_of(options.against, options.axes, cells_)),
         processes_("sweep", options.jobs) {
     for (const char* folder : {"policies", "logs"})
       files::make_directories("sweep", options.run.out / folder);
@@ -73,7 +74,7 @@ class Sweep {
     for (const uint64_t seed : options.run.seeds)
       for (const Cell& cell : cells_) {
         const std::string name =
-            options.run.workload + "-" + cell.name + "-" + std::to_string(seed);
+            cell.workload(options.run.workload) + "-" + cell.name + "-" + std::to_string(seed);
         tasks_.push_back({&cell, seed, options.run.out / "policies" / (cell.name + ".json"),
                           options.run.out / name, options.run.out / "logs" / (name + ".log")});
       }
@@ -110,11 +111,20 @@ class Sweep {
     return failed_;
   }
 
+  /// Returns the runs of complete cells; those of the baseline are the first.
   std::vector<RunResult> results() const {
     std::vector<RunResult> results;
-    for (const Task& task : tasks_)
-      if (complete(*task.cell)) results.push_back(result_of(task));
+    for (const bool first : {true, false})
+      for (const Task& task : tasks_)
+        if ((task.cell == &baseline_) == first && complete(*task.cell))
+          results.push_back(result_of(task));
     return results;
+  }
+
+  /// Returns the effects of the axes, if all cells are complete.
+  std::string effects(const std::vector<RunResult>& results) const {
+    if (results.size() < tasks_.size()) return "";
+    return effects_of(options_.axes, cells_, baseline_, results);
   }
 
  private:
@@ -148,7 +158,7 @@ class Sweep {
   std::vector<std::string> command_of(const Task& task) const {
     std::vector<std::string> words{
         "run",        task.policy.string(),
-        "--workload", options_.run.workload,
+        "--workload", task.cell->workload(options_.run.workload),
         "--seeds",    std::to_string(task.seed),
         "--probe",    std::to_string(options_.run.probe),
         "--threads",  std::to_string(std::max(1, cpu_threads() / options_.jobs)),
@@ -156,7 +166,8 @@ class Sweep {
     const auto add = [&](const std::string& name, const std::string& value) {
       words.push_back(name), words.push_back(value);
     };
-    for (const auto& [name, value] : task.cell->options) add(name, value);
+    for (const auto& [name, value] : task.cell->options)
+      if (name != "--workload") add(name, value);
     const auto unless_an_axis = [&](const std::string& name, const std::string& value) {
       if (!value.empty() && std::ranges::find(words, name) == words.end()) add(name, value);
     };
@@ -208,6 +219,7 @@ class Sweep {
   std::ostream& progress_;
   std::optional<train::DirectoryLock> lock_{};
   std::vector<Cell> cells_;
+  const Cell& baseline_;
   std::vector<Task> tasks_{};
   Processes processes_;
   std::size_t done_ = 0, finished_ = 0, to_do_ = 0;
@@ -227,7 +239,9 @@ int run_sweep(const SweepOptions& options, std::ostream& progress) {
   Sweep sweep(options, progress);
   const int failed = sweep.run();
   const std::vector<RunResult> results = sweep.results();
-  if (!results.empty()) words_next_to(options.json) << table_of(results) << remarks_on(results);
+  if (!results.empty())
+    words_next_to(options.json) << table_of(results) << remarks_on(results)
+                                << sweep.effects(results);
   write_json(options.json, json_of(results));
   if (failed > 0) progress << failed << " failed" << std::endl;
   return StopSignals::came() ? exit_undecided : failed == 0 ? exit_yes : exit_no;
@@ -246,10 +260,14 @@ Work add_sweep(CLI::App& app, const Context& context) {
       ->required();
   app.add_option("--axis", options->axes,
                  "NAME=VALUE,VALUE: a field of the file (quantizers.q.scale.history), or an option "
-                 "of run (lr, steps, optimizer, schedule, from); once for each axis")
+                 "of run (lr, steps, optimizer, schedule, from, workload); once for each axis. "
+                 "A,B=VALUE,VALUE gives several fields the same value")
       ->required()
       ->take_all()
       ->allow_extra_args(false);
+  app.add_option("--against", options->sweep.against,
+                 "NAME=VALUE,NAME=VALUE: the cell with which others are compared; default: the "
+                 "first value of each axis");
   add_seeds(app, run.seeds, "seeds of each cell: 0..4 or 0,3,7; default: 0");
   add_training(app, run, context);
   app.add_option("--jobs", options->sweep.jobs, "the number of runs at once")

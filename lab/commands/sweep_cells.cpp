@@ -19,8 +19,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 5> run_options{"lr", "steps", "optimizer", "schedule",
-                                                      "from"};
+constexpr std::array<std::string_view, 6> run_options{"lr",       "steps", "optimizer",
+                                                      "schedule", "from",  "workload"};
 constexpr std::size_t most_cells = 10'000;
 
 bool is_run_option(const std::string& name) {
@@ -116,15 +116,6 @@ void set_field(Json& json, const std::string& name, const std::string& value) {
   *at = value_of(value);
 }
 
-/// Returns each axis's last field name, or its whole name if the last one is not unique.
-std::vector<std::string> short_names(const std::vector<Axis>& axes) {
-  std::vector<std::string> last, names;
-  for (const Axis& axis : axes) last.push_back(axis.name.substr(axis.name.rfind('.') + 1));
-  for (std::size_t i = 0; i < axes.size(); ++i)
-    names.push_back(std::ranges::count(last, last[i]) > 1 ? axes[i].name : last[i]);
-  return names;
-}
-
 }  // namespace
 
 Axis axis_of(const std::string& text) {
@@ -139,13 +130,31 @@ Axis axis_of(const std::string& text) {
   return axis;
 }
 
+std::vector<std::string> short_names(const std::vector<Axis>& axes) {
+  std::vector<std::string> last, names;
+  for (const Axis& axis : axes) {
+    std::string& joined = last.emplace_back();
+    std::set<std::string> seen;
+    for (const std::string& field : split(axis.name, ',')) {
+      const std::string end = field.substr(field.rfind('.') + 1);
+      if (seen.insert(end).second) joined += (joined.empty() ? "" : "+") + end;
+    }
+  }
+  for (std::size_t i = 0; i < axes.size(); ++i)
+    names.push_back(std::ranges::count(last, last[i]) > 1 ? axes[i].name : last[i]);
+  return names;
+}
+
 std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& axes) {
   const Source source = source_of(policy);
   const std::vector<std::string> names = short_names(axes);
   std::size_t count = 1;
+  std::set<std::string> fields;
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (std::ranges::count(axes, axes[i].name, &Axis::name) > 1)
-      fail<UsageError>("sweep", "two axes are called ", axes[i].name, ". Make one of them.");
+    for (const std::string& field : split(axes[i].name, ','))
+      if (!fields.insert(field).second)
+        fail<UsageError>("sweep", "two axes have the field ", in_quotes(field),
+                         ". Give each field once.");
     count *= axes[i].values.size();
     if (count > most_cells)
       fail<UsageError>("sweep", "the axes have more than ", most_cells, " cells. Give fewer.");
@@ -159,10 +168,12 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
     for (std::size_t i = 0; i < axes.size(); ++i) {
       below /= axes[i].values.size();
       const std::string& value = axes[i].values[rest / below];
+      cell.places.push_back(rest / below);
       rest %= below;
       cell.name += "-" + plain(names[i] + "=" + value);
-      if (is_run_option(axes[i].name)) cell.options.emplace_back("--" + axes[i].name, value);
-      else set_field(json, axes[i].name, value);
+      for (const std::string& field : split(axes[i].name, ','))
+        if (is_run_option(field)) cell.options.emplace_back("--" + field, value);
+        else set_field(json, field, value);
     }
     while (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
     json["name"] = cell.name;

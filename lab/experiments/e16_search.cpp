@@ -2,13 +2,11 @@
 // for CUDA: which more operations may run in bf16 for an error of 2 % in the gradients? Then both
 // policies train from the same seeds; the result is the difference of their losses, with its
 // interval.
-#include <unistd.h>
-
 #include <algorithm>
 #include <ostream>
 
-#include <halftone/core/files.h>
 #include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/experiments/paired.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/search_space.h>
@@ -19,28 +17,6 @@ namespace halftone::lab {
 namespace e16 {
 
 constexpr const char* workload = "gpt_tiny";
-
-/// A temporary policy file, because run() reads policies from files.
-class PolicyOnDisk {
- public:
-  explicit PolicyOnDisk(policy::PolicyFile policy)
-      : path_(std::filesystem::temp_directory_path() /
-              ("halftone-e16-" + std::to_string(getpid())) / "found.json") {
-    policy.base.name = "found";
-    std::filesystem::create_directories(path_.parent_path());
-    files::replace("E16", path_, policy::write(policy));
-  }
-  ~PolicyOnDisk() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_.parent_path(), ignored);
-  }
-  PolicyOnDisk(const PolicyOnDisk&) = delete;
-  PolicyOnDisk& operator=(const PolicyOnDisk&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 void run(Findings& f) {
   const policy::PolicyFile base = policy::file_of(amp::Strategy::named("amp-bf16"));
@@ -54,7 +30,9 @@ void run(Findings& f) {
   const Found found = search(trial, base, of_base, std::move(candidates), options, silent);
   f.out() << table_of(found, options) << '\n';
 
-  const PolicyOnDisk file(found.policy);
+  policy::PolicyFile chosen = found.policy;
+  chosen.base.name = "found";
+  const PolicyOnDisk file(chosen);
   const std::vector<uint64_t> seeds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const std::vector<RunResult> runs = lab::run({.workload = workload,
                                                 .policies = {"amp-bf16", file.path()},

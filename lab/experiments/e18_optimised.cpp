@@ -1,8 +1,8 @@
 // E18. The decisions of seven roundings on seven grids, 980,000 in all, made in this file and by
-// the compiled kernels of the library. tests/lab/scripts/compiled_rounding.cmake compiles the same formula
-// without optimization, with full optimization, and with -ffast-math. For comparison it also
-// compiles rounding by sums of floats (Veltkamp's splitting), which breaks completely if a compiler
-// may fuse multiplications and additions.
+// the compiled kernels of the library. tests/lab/scripts/compiled_rounding.cmake compiles the same
+// formula without optimization, with full optimization, and with -ffast-math. For comparison it
+// also compiles rounding by sums of floats (Veltkamp's splitting), which breaks completely if a
+// compiler may fuse multiplications and additions.
 #include <cmath>
 #include <sstream>
 

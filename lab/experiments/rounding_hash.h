@@ -1,6 +1,6 @@
 // Hashes the decisions of rounding: the formula of core/number_format.h on a million floats gives
-// the same hash with every compiler, flag and CPU. tests/lab/scripts/compiled_rounding.cmake compiles it
-// with other flags.
+// the same hash with every compiler, flag and CPU. tests/lab/scripts/compiled_rounding.cmake
+// compiles it with other flags.
 #pragma once
 
 #include <bit>

@@ -22,27 +22,16 @@ struct Scales {
   double d(const LawRow& row) const { return row.tokens / tokens; }
 };
 
-double geometric_mean(std::span<const LawRow> rows, double LawRow::* member) {
+double geometric_mean(std::span<const LawRow> rows, double LawRow::*member) {
   double sum = 0;
   for (const LawRow& row : rows) sum += std::log(row.*member);
   return std::exp(sum / double(rows.size()));
 }
 
-/// The roles whose bits differ between rows.
-std::vector<std::size_t> varied_roles(std::span<const LawRow> rows) {
-  std::vector<std::size_t> varied;
-  for (std::size_t role = 0; role < law_roles; ++role)
-    if (std::ranges::any_of(rows, [&](const LawRow& row) {
-          return row.operands[role].bits != rows.front().operands[role].bits;
-        }))
-      varied.push_back(role);
-  return varied;
-}
-
-double mean_over_roles(const LawRow& row, double OperandFormat::* member) {
+double mean_over_roles(const LawRow& row, double OperandFormat::*member) {
   double sum = 0;
   for (const OperandFormat& operand : row.operands) sum += operand.*member;
-  return sum / double(law_roles);
+  return sum / double(operand_roles);
 }
 
 Law tokens_law(const Scales& scales, std::span<const LawRow> rows) {
@@ -64,7 +53,7 @@ Law precision_law(Law law, const Scales& scales, const std::vector<std::size_t>&
       "A (N f/N0)^-alpha + B (D/D0)^-beta + E, f = product of 1 - exp(-bits / gamma) over roles";
   law.source = "Kumar et al. 2024, arXiv 2411.04330";
   for (const std::size_t role : roles)
-    law.names.push_back("gamma " + std::string(law_role_names[role])), law.start.push_back(2);
+    law.names.push_back("gamma " + std::string(operand_role_names[role])), law.start.push_back(2);
   law.loss = [scales, roles](std::span<const double> p, const LawRow& row) {
     double n = scales.n(row);
     for (std::size_t i = 0; i < roles.size(); ++i)
@@ -79,15 +68,15 @@ Law additive_law(Law law, const std::vector<std::size_t>& roles) {
   law.formula = "A (N/N0)^-alpha + B (D/D0)^-beta + E + sum of C exp(-bits / gamma) over roles";
   law.source = "bits cost the same at every size";
   for (const std::size_t role : roles) {
-    const std::string name(law_role_names[role]);
+    const std::string name(operand_role_names[role]);
     law.names.insert(law.names.end(), {"C " + name, "gamma " + name});
     law.start.insert(law.start.end(), {1, 2});
   }
   law.loss = [roles, tokens = law.loss](std::span<const double> p, const LawRow& row) {
     double loss = tokens(p, row);
     for (std::size_t i = 0; i < roles.size(); ++i)
-      loss += p[first_own + 2 * i] *
-              std::exp(-row.operands[roles[i]].bits / p[first_own + 2 * i + 1]);
+      loss +=
+          p[first_own + 2 * i] * std::exp(-row.operands[roles[i]].bits / p[first_own + 2 * i + 1]);
     return loss;
   };
   return law;
@@ -102,19 +91,27 @@ Law format_law(Law law, const Scales& scales) {
   law.names.insert(law.names.end(), {"C", "delta", "nu"});
   law.start.insert(law.start.end(), {0.1, 1, 1});
   law.loss = [scales, tokens = law.loss](std::span<const double> p, const LawRow& row) {
-    const double error = p[first_own] *
-                         std::log2(2 * mean_over_roles(row, &OperandFormat::block)) *
-                         std::pow(mean_over_roles(row, &OperandFormat::exponent) + 0.5,
-                                  -p[first_own + 1]) *
-                         std::pow(mean_over_roles(row, &OperandFormat::fraction) + 0.5,
-                                  -p[first_own + 2]);
-    return tokens(p, row) + std::pow(scales.d(row), p[beta]) *
-                                std::pow(scales.n(row), -p[alpha]) * error;
+    const double error =
+        p[first_own] * std::log2(2 * mean_over_roles(row, &OperandFormat::block)) *
+        std::pow(mean_over_roles(row, &OperandFormat::exponent) + 0.5, -p[first_own + 1]) *
+        std::pow(mean_over_roles(row, &OperandFormat::fraction) + 0.5, -p[first_own + 2]);
+    return tokens(p, row) +
+           std::pow(scales.d(row), p[beta]) * std::pow(scales.n(row), -p[alpha]) * error;
   };
   return law;
 }
 
 }  // namespace
+
+std::vector<std::size_t> varied_roles(std::span<const LawRow> rows) {
+  std::vector<std::size_t> varied;
+  for (std::size_t role = 0; role < operand_roles; ++role)
+    if (std::ranges::any_of(rows, [&](const LawRow& row) {
+          return row.operands[role].bits != rows.front().operands[role].bits;
+        }))
+      varied.push_back(role);
+  return varied;
+}
 
 std::span<const std::string_view> law_names() { return all_names; }
 
@@ -123,7 +120,8 @@ Law law_named(std::string_view name, std::span<const LawRow> rows) {
     for (const double value : {row.parameters, row.tokens, row.loss})
       if (!(value > 0) || !std::isfinite(value))
         fail<UsageError>("fit", "a run has ", row.parameters, " parameters, ", row.tokens,
-                         " tokens and the loss ", row.loss, ". Give runs in which all are positive.");
+                         " tokens and the loss ", row.loss,
+                         ". Give runs in which all are positive.");
   if (rows.empty()) fail<UsageError>("fit", "there are no runs. Give folders of runs.");
   const Scales scales{geometric_mean(rows, &LawRow::parameters),
                       geometric_mean(rows, &LawRow::tokens)};
@@ -136,7 +134,7 @@ Law law_named(std::string_view name, std::span<const LawRow> rows) {
   if (name == "precision") return precision_law(std::move(law), scales, roles);
   if (name == "additive") return additive_law(std::move(law), roles);
   if (name == "format") return format_law(std::move(law), scales);
-  fail_unknown_name("fit", "law", name, {all_names.begin(), all_names.end()});
+  fail_unknown_name("fit", "law", name, all_names);
 }
 
 }  // namespace halftone::lab

@@ -9,26 +9,14 @@
 #include <string_view>
 #include <vector>
 
+#include <halftone/lab/operand_formats.h>
+
 namespace halftone::lab {
-
-/// Mean of the formats of one role over a model's products, weighted by their floating-point
-/// operations. Unrounded operands count as their dtype.
-struct OperandFormat {
-  double bits = 32;      // of an element, with its share of a block's scale
-  double exponent = 8;   // bits of the exponent; 0 for integers and tables
-  double fraction = 23;  // bits of the fraction
-  double block = 1;      // elements that share a scale; 1: no scale
-};
-
-/// The roles that laws know, in this order: weight, input, grad_output.
-inline constexpr std::size_t law_roles = 3;
-inline constexpr std::array<std::string_view, law_roles> law_role_names{"weight", "input",
-                                                                        "grad_output"};
 
 /// One training.
 struct LawRow {
   double parameters = 0, tokens = 0, loss = 0;
-  std::array<OperandFormat, law_roles> operands{};
+  std::array<OperandFormat, operand_roles> operands{};
 };
 
 /// A law over some rows. Parameters and tokens count relative to their geometric means N0 and D0,
@@ -43,8 +31,10 @@ struct Law {
 
 /// Returns "tokens", "additive", "precision", "format": the number of laws that can be compared.
 std::span<const std::string_view> law_names();
-/// Returns a law for these rows; its constants of bits are those of the roles whose bits differ
-/// between rows.
+/// Returns the numbers of the roles whose bits differ between rows.
+std::vector<std::size_t> varied_roles(std::span<const LawRow> rows);
+
+/// Returns a law for these rows; its constants of bits are those of varied_roles().
 ///   tokens     A (N/N0)^-alpha + B (D/D0)^-beta + E (Hoffmann et al. 2022, arXiv 2203.15556)
 ///   precision  the same with N f, f = product over roles of 1 - exp(-P / gamma), P bits (Kumar et
 ///              al. 2024, arXiv 2411.04330)

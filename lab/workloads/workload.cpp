@@ -75,6 +75,34 @@ Workload residual_mlp(uint64_t seed) {
   return student_of(teacher, std::make_unique<nn::Sequential>(network()), 64, seed);
 }
 
+/// Models of 0.1 to 3 million parameters for laws of the loss.
+constexpr std::pair<const char*, int64_t> wave_sizes[]{
+    {"waves_100k", 310}, {"waves_300k", 540}, {"waves_1m", 990}, {"waves_3m", 1720}};
+
+/// Regression on sines of sines of 8 numbers. Targets have normal noise with a variance of 0.01,
+/// which is the least loss.
+Workload waves(uint64_t seed, int64_t width) {
+  const NoGrad no_grad;
+  constexpr int64_t inputs = 8, outputs = 8, samples = 2048 * 128, held = 4096;
+  // The function is the same for all seeds and sizes.
+  manual_seed(314);
+  const Tensor first = randn({inputs, 64}), second = randn({64, outputs});
+  manual_seed(seed);
+  auto student = std::make_unique<nn::Sequential>(nn::models::mlp({inputs, width, width, outputs}));
+  const auto targets = [&](const Tensor& x) {
+    const Tensor clean = sin(matmul(sin(matmul(x, first)), second) * 0.25);
+    return (clean + randn(clean.shape()) * 0.1).detach();
+  };
+  const Tensor x = randn({samples, inputs}), x_held = randn({held, inputs});
+  return {.task = train::regression(*student),
+          .model = std::move(student),
+          .train = loader_of({x, targets(x)}, {.batch_size = 128, .shuffle = true, .seed = seed}),
+          .validation = loader_of({x_held, targets(x_held)}, {.batch_size = 512, .seed = seed}),
+          .example = data::Batch{views::slice(x, 0, 0, 128), targets(views::slice(x, 0, 0, 128))},
+          .lr = 0.54 / double(width),  // wider models need lower rates
+          .schedule = [](int64_t steps) { return optim::LrSchedule::cosine(steps, 0.05); }};
+}
+
 std::function<DataLoader()> fashion(data::Split split, uint64_t seed) {
   return [split, seed] {
     const bool trains = split == data::Split::train;
@@ -102,9 +130,9 @@ struct FlatMlp final : nn::Layer {
 
 constexpr int64_t context = 64;
 
-Workload gpt_tiny(uint64_t seed) {
+Workload gpt_of(uint64_t seed, int64_t layers, int64_t width) {
   auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
-      .vocabulary = characters, .context = context, .layers = 4, .heads = 4, .width = 128});
+      .vocabulary = characters, .context = context, .layers = layers, .heads = 4, .width = width});
   const auto rates = [](int64_t steps) {
     const int64_t warm_up = steps / 20 + 1;
     return optim::LrSchedule::warm_up(
@@ -169,7 +197,14 @@ std::vector<NamedWorkload> built_in_workloads() {
        [](uint64_t seed) { return on_fashion_mnist(std::make_unique<nn::models::LeNet>(), seed); },
        "lenet"},
       {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's license texts",
-       gpt_tiny, "gpt"}};
+       [](uint64_t seed) { return gpt_of(seed, 4, 128); }, "gpt"},
+      {"gpt_small", "as gpt_tiny, of 3 layers, width 96",
+       [](uint64_t seed) { return gpt_of(seed, 3, 96); }, "gpt"}};
+  for (const auto& [name, width] : wave_sizes)
+    all.push_back({name,
+                   "an MLP with two hidden layers of width " + std::to_string(width) +
+                       " learns waves with noise, from samples that never repeat in 2,000 steps",
+                   [width](uint64_t seed) { return waves(seed, width); }, "mlp"});
   std::ranges::move(small_real_workloads(), std::back_inserter(all));
   for (const std::string& name : synthetic_names()) {
     const auto known = [&](const NamedWorkload& w) { return w.name == name; };

@@ -123,14 +123,14 @@ TEST_CASE("every combination occurs once, in the order of nested loops") {
 
 TEST_CASE("options of run stay out of the policy, all other names are its fields") {
   const PolicyFile file;
-  for (const char* option : {"lr", "steps", "optimizer", "schedule", "from"}) {
+  for (const char* option : {"lr", "steps", "optimizer", "schedule", "from", "workload"}) {
     CAPTURE(option);
     const Cell cell = file.cells({{option, {"x"}}}).at(0);
     CHECK(cell.options.at(0) ==
           std::pair<std::string, std::string>{"--" + std::string(option), "x"});
     CHECK_FALSE(parsed(cell).contains(option));
   }
-  for (const char* field : {"seed", "about", "workload", "threads", "lr.x"}) {
+  for (const char* field : {"seed", "about", "threads", "lr.x"}) {
     CAPTURE(field);
     const Cell cell = file.cells({{field, {"5"}}}).at(0);
     CHECK(cell.options.empty());

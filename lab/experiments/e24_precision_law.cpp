@@ -1,0 +1,81 @@
+// E24. Does the loss of small GPTs follow the law of Kumar et al. (arXiv 2411.04330), in which
+// fewer bits act as fewer parameters? Weights and inputs of linear layers are integers of 3 to 12
+// bits, the models have 0.1 to 3.2 million parameters, and the law's rivals (lab/fit/law.h) are
+// fitted to the same runs. The law must predict runs that were left out of its fit.
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/experiments/paired.h>
+#include <halftone/lab/fit/fit.h>
+#include <halftone/lab/setting.h>
+
+namespace halftone::lab {
+namespace e24 {
+
+/// Integers with a scale for each 64 numbers of a row, for both operands of all linear layers but
+/// the head. Gradients are not rounded.
+policy::PolicyFile integers(const std::string& weight, const std::string& input) {
+  const auto quantizer = [](const std::string& format) {
+    return R"({"format": ")" + format +
+           R"(", "scale": {"per": "block", "block": [1, 64], "format": "f32"}})";
+  };
+  return policy::file_of(policy_of(
+      weight + "_" + input, "amp-bf16",
+      R"("quantizers": {"w": )" + quantizer(weight) + R"(, "x": )" + quantizer(input) +
+          R"(}, "rules": [{"match": {"op": "linear", "except": "lm_head"}, "compute": "f32",
+             "result": "bf16", "weight": "w", "input": "x"}])"));
+}
+
+LawRow row_of(const RunResult& run) {
+  const auto summary = nlohmann::json::parse(run.summary);
+  LawRow row{.parameters = summary["parameters"], .tokens = summary["tokens"], .loss = run.loss};
+  for (std::size_t i = 0; i < operand_roles; ++i) {
+    const std::string role(operand_role_names[i]);
+    const auto& operands = summary["operands"];
+    row.operands[i] = {operands[role + "_bits"], operands[role + "_exponent"],
+                       operands[role + "_fraction"], operands[role + "_block"]};
+  }
+  return row;
+}
+
+void run(Findings& found) {
+  const std::vector<std::string> formats{"int3", "int4", "int12"};
+  std::vector<std::string> workloads{"gpt_100k", "gpt_small"};
+  std::vector<int64_t> lengths{20, 40, 80};
+  if (found.thorough())
+    workloads.insert(workloads.end(), {"gpt_1m", "gpt_3m"}), lengths = {60, 120, 240};
+  std::ostream silent(nullptr);
+  std::vector<LawRow> rows;
+  for (const std::string& weight : formats)
+    for (const std::string& input : formats) {
+      const PolicyOnDisk policy(integers(weight, input));
+      for (const std::string& workload : workloads)
+        for (const int64_t steps : lengths) {
+          const RunOptions options{
+              .workload = workload, .policies = {policy.path()}, .steps = steps};
+          rows.push_back(row_of(lab::run(options, {}, silent).front()));
+        }
+    }
+  const Fit fitted = fit(rows, {}, found.out());
+  found.out() << text_of(fitted, rows);
+  for (std::size_t i = 0; i < fitted.rivals.size(); ++i) {
+    const Rival& rival = fitted.rivals[i];
+    if (rival.name != "tokens") continue;
+    found.at_most("squared error of left-out runs over that of the law without bits, upper end",
+                  1 + rival.range.high, 0.5);
+    found.at_least("power to see that", rival.power, 0.8);
+  }
+}
+
+}  // namespace e24
+
+const Experiment found::e24{
+    "E24",
+    "Fewer bits of weights and inputs act as fewer parameters (Kumar et al. 2024, arXiv "
+    "2411.04330); "
+    "the law predicts runs of other sizes, lengths and bits better than a law without bits.",
+    e24::run};
+
+}  // namespace halftone::lab
