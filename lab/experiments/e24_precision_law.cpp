@@ -1,7 +1,8 @@
-// E24. Does the loss of small GPTs follow the law of Kumar et al. (arXiv 2411.04330), in which
-// fewer bits act as fewer parameters? Weights and inputs of linear layers are integers of 3 to 12
-// bits, the models have 0.1 to 3.2 million parameters, and the law's rivals (lab/fit/law.h) are
-// fitted to the same runs. The law must predict runs that were left out of its fit.
+// E24. Does the loss follow the law of Kumar et al. (arXiv 2411.04330), in which fewer bits act as
+// fewer parameters? Weights and inputs of linear layers are integers of 3, 4 and 12 bits, the
+// models have 0.1 to 3 million parameters (waves_100k to waves_3m), and the law's rivals
+// (lab/fit/law.h) are fitted to the same runs. The law must predict runs that were left out of its
+// fit.
 #include <ostream>
 
 #include <nlohmann/json.hpp>
@@ -14,17 +15,17 @@
 namespace halftone::lab {
 namespace e24 {
 
-/// Integers with a scale for each 64 numbers of a row, for both operands of all linear layers but
-/// the head. Gradients are not rounded.
+/// Integers with a scale for each 64 numbers of a row, for both operands of all linear layers.
+/// Gradients are not rounded.
 policy::PolicyFile integers(const std::string& weight, const std::string& input) {
   const auto quantizer = [](const std::string& format) {
     return R"({"format": ")" + format +
            R"(", "scale": {"per": "block", "block": [1, 64], "format": "f32"}})";
   };
-  return policy::file_of(policy_of(
-      weight + "_" + input, "amp-bf16",
-      R"("quantizers": {"w": )" + quantizer(weight) + R"(, "x": )" + quantizer(input) +
-          R"(}, "rules": [{"match": {"op": "linear", "except": "lm_head"}, "compute": "f32",
+  return policy::file_of(policy_of(weight + "_" + input, "amp-bf16",
+                                   R"("quantizers": {"w": )" + quantizer(weight) + R"(, "x": )" +
+                                       quantizer(input) +
+                                       R"(}, "rules": [{"match": {"op": "linear"}, "compute": "f32",
              "result": "bf16", "weight": "w", "input": "x"}])"));
 }
 
@@ -42,10 +43,10 @@ LawRow row_of(const RunResult& run) {
 
 void run(Findings& found) {
   const std::vector<std::string> formats{"int3", "int4", "int12"};
-  std::vector<std::string> workloads{"gpt_100k", "gpt_small"};
-  std::vector<int64_t> lengths{20, 40, 80};
+  std::vector<std::string> workloads{"waves_100k", "waves_300k"};
+  std::vector<int64_t> lengths{125, 250, 500};
   if (found.thorough())
-    workloads.insert(workloads.end(), {"gpt_1m", "gpt_3m"}), lengths = {60, 120, 240};
+    workloads.insert(workloads.end(), {"waves_1m", "waves_3m"}), lengths = {250, 500, 1000};
   std::ostream silent(nullptr);
   std::vector<LawRow> rows;
   for (const std::string& weight : formats)
