@@ -92,7 +92,7 @@ TEST_CASE("a field that leads nowhere, and too many cells") {
   CHECK(contains(message_of<UsageError>([&] {
                    cells_of("fp32", {axis_of("lr=1"), axis_of("lr=2")});
                  }),
-                 "two axes are called lr"));
+                 "two axes have the field \"lr\""));
   CHECK(contains(message_of<UsageError>([&] { cells_of("fp23", {axis_of("lr=1")}); }), "fp23"));
 }
 

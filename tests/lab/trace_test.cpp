@@ -2,6 +2,7 @@
 // and files that other programs wrote or broke are refused.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -81,6 +82,66 @@ TEST_CASE("one unit in the last place of a weight is named at its layer, in each
     CHECK(difference->here->site == std::to_string(2 * layer) + "/linear.0");
     CHECK(difference->here->role == Role::weight);
   }
+}
+
+/// Hands its input on. In `forward` or `backward` the first number becomes one unit in the last
+/// place larger.
+struct Nudge : UserOp {
+  static constexpr OpInfo info{"nudge", CastClass::as_is};
+  bool in_forward, in_backward;
+  Needs<1> needs{};
+  Nudge(bool forward_too, bool backward_too) : in_forward(forward_too), in_backward(backward_too) {}
+
+  static Tensor nudged(const Tensor& x, bool change) {
+    Tensor y = x.clone();
+    if (change) y.data<float>()[0] = next_up(y.data<float>()[0]);
+    return y;
+  }
+  Tensor forward(const Tensor& x) const { return nudged(x, in_forward); }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {nudged(dy, in_backward)}; }
+};
+
+struct NudgeLayer final : nn::Layer {
+  bool in_forward, in_backward;
+  NudgeLayer(bool forward_too, bool backward_too)
+      : in_forward(forward_too), in_backward(backward_too) {}
+  Tensor forward(const Tensor& x) const override {
+    return apply(Nudge(in_forward, in_backward), x);
+  }
+  void describe(nn::Fields&) override {}
+};
+
+/// The trace of one step of linear layers, each followed by a Nudge; that of layer `at` changes a
+/// result or a gradient.
+std::vector<TraceRow> nudged_trace(int at, bool in_backward) {
+  manual_seed(4);
+  nn::Sequential model;
+  for (int i = 0; i < layers; ++i) {
+    model.add(nn::Linear(8, 8));
+    model.add(NudgeLayer(i == at && !in_backward, i == at && in_backward));
+  }
+  const Tensor x = randn({4, 8});
+  optim::Sgd optimizer(model.parameters(), {.lr = 0.1});
+  amp::Training training =
+      amp::apply(policy::watched(amp::Strategy::named("fp32")), model, optimizer);
+  const auto tracer = std::make_shared<lab::Tracer>(1);
+  const policy::Observation observation("test", training, tracer);
+  training.backward(sum(training.forward([&](const Tensor& in) { return model(in); }, x)));
+  training.step();
+  return tracer->rows();
+}
+
+TEST_CASE("one unit in the last place is named at each of 20 results and 20 gradients") {
+  const auto rows = nudged_trace(-1, false);
+  for (const bool in_backward : {false, true})
+    for (int layer = 0; layer < layers; ++layer) {
+      CAPTURE(layer);
+      const auto difference = lab::first_difference(rows, nudged_trace(layer, in_backward));
+      REQUIRE(difference);
+      REQUIRE(difference->here);
+      CHECK(difference->here->site == std::to_string(2 * layer + 1) + "/nudge.0");
+      CHECK(difference->here->role == (in_backward ? Role::grad_input : Role::output));
+    }
 }
 
 TEST_CASE("one unit in the last place of a gradient is named in backward of its step") {
