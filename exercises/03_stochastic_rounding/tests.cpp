@@ -120,6 +120,32 @@ void grade::tests() {
           holds(longest < 60, "never 60 steps in a row in the same direction",
                 std::to_string(longest) + " in a row");
         });
+  group("no element draws what another element draws in another step", "stochastic",
+        "A counter of step + i gives element i in the next step the number of element i + 1 now. "
+        "Each number is used many times, so errors of neighbors do not average out.",
+        [] {
+          constexpr int elements = 200, steps = 200, most = 8;
+          std::vector<std::vector<uint16_t>> all;
+          for (uint64_t step = 0; step < steps; ++step) {
+            all.emplace_back(elements, 0x3f80);
+            sgd_step(all.back(), std::vector<float>(elements, 1.0f), 0x1p-9f, 13, step);
+          }
+          for (int later = 1; later <= most; ++later)
+            for (int shift = -most; shift <= most; ++shift) {
+              int equal = 0, compared = 0;
+              for (int step = 0; step + later < steps; ++step)
+                for (int i = most; i < elements - most; ++i, ++compared)
+                  equal += all[std::size_t(step)][std::size_t(i)] ==
+                           all[std::size_t(step + later)][std::size_t(i + shift)];
+              input(
+                  "%d weights of 1, gradients 1, lr = 2^-9: element i of each step and element i "
+                  "%+d of %d steps later",
+                  elements, shift, later);
+              const double share = double(equal) / compared;
+              holds(share > 0.45 && share < 0.55, "the same result in 45 to 55 % of all cases",
+                    "the same result in " + std::to_string(int(100 * share)) + " %");
+            }
+        });
   group("weight decay that nearest rounding loses", "stochastic",
         "1 - 1e-4 rounds to 1 in bf16: with nearest rounding the weight never moves.", [] {
           const std::vector<uint16_t> weights =
