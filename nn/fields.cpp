@@ -12,9 +12,9 @@ namespace {
 /// Runs an action when the scope ends, also by an exception: a describe() may throw.
 template <class F> struct AtEnd {
   F action;
+  explicit AtEnd(F at_end) : action(std::move(at_end)) {}
   ~AtEnd() { action(); }
 };
-template <class F> AtEnd(F) -> AtEnd<F>;
 }  // namespace
 
 void Fields::walk(Module& root) {

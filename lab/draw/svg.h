@@ -85,10 +85,23 @@ struct Bars {
   int width = 480;
 };
 
+/// An interval around its middle; a half width that is not finite shows the middle alone.
+struct ForestRow {
+  std::string name;
+  double middle = 0, half = automatic;
+  int style = 0;
+};
+struct Forest {
+  std::string title, unit;
+  std::vector<ForestRow> rows;
+  int width = 480;
+};
+
 /// page: part of a page, which has the styles; file: a separate file, which contains them
 enum class Place { page, file };
 std::string draw(const Plot& plot, Place place = Place::page);
 std::string draw(const Bars& bars, Place place = Place::page);
+std::string draw(const Forest& forest, Place place = Place::page);
 
 /// Returns the CSS rules that drawings need: colors of both schemes, strokes, fills.
 std::string styles();

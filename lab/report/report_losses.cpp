@@ -224,7 +224,7 @@ std::string summary_panel(const ReportData& data) {
     }
     if (!base.workload.empty())
       text += html::element("h3", "", "Workload " + escaped(html::shortened(base.workload, 60)));
-    text += table.text();
+    text += table.text() + choice_figures(groups);
   }
   if (text.empty()) return absent("No run is here", "halftone-lab run POLICY... --out runs");
   return text + common_facts(data);

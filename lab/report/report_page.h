@@ -29,6 +29,10 @@ std::string strategy_panel(const ReportData& data);
 std::string search_panel(const ReportData& data);
 std::string definition_panel(const ReportData& data);
 
+/// Returns the figures under the table of one workload's groups: differences from the first group
+/// with intervals, and losses over bits.
+std::string choice_figures(const std::vector<const ReportGroup*>& groups);
+
 /// Returns a note for missing data, with the command that creates it.
 std::string absent(std::string_view what, std::string_view command);
 /// Returns the name of a number as a link to its definition in `definition_panel`.

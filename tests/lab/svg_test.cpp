@@ -137,5 +137,23 @@ TEST_CASE("long names keep their begin and end") {
   CHECK(shortened("äöüäöüäöü", 5) == "äö…öü");
 }
 
+TEST_CASE("a forest plot has a bar for each interval, and text that says its numbers") {
+  const std::string text = lab::svg::draw(lab::svg::Forest{
+      .title = "loss against a<b",
+      .unit = "%",
+      .rows = {{"mxfp8", -0.2, 0.26, 1}, {"mxfp4", 2.5, 0.5, 2}, {"one seed", 1, INFINITY, 3}}});
+  CHECK(contains(text, "loss against a&lt;b"));
+  CHECK(contains(text, "-0.2 ± 0.26 %"));
+  CHECK(contains(text, "2.5 ± 0.5 %"));
+  CHECK(contains(text, ">1 %<"));
+  CHECK(contains(text, "class=\"l l1\""));
+  CHECK(contains(text, "class=\"l l2\""));
+  CHECK_FALSE(contains(text, "class=\"l l3\""));  // one seed has no interval
+  CHECK_FALSE(contains(text, "inf"));
+  CHECK_FALSE(contains(text, "nan"));
+  CHECK(
+      contains(lab::svg::draw(lab::svg::Forest{.title = "none", .unit = "%", .rows = {}}), "none"));
+}
+
 }  // namespace
 }  // namespace halftone::test::svg_test
