@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Changes one instruction of a compiled kernel at a time, and says how many of the changes a test program finds.
 
-usage: mutants.py PROGRAM FILTER SOURCE [COUNT] [SEED]
-PROGRAM is halftone_ptx_tests, FILTER the file of tests, as softmax_test.cpp, SOURCE a regular expression for the names of
-kernels. COUNT (50) instructions that the tests execute are drawn; each is dropped, has two operands swapped or its guard
-inverted. A change is found if the program fails, or takes ten times as long. What was not found is printed.
-Example: mutants.py build/release/tests/ptx/halftone_ptx_tests table_test.cpp '_table_cu_'"""
+usage: mutants.py PROGRAM FAMILY [COUNT] [SEED]
+       mutants.py PROGRAM FILE PATTERN [COUNT] [SEED]
+PROGRAM is halftone_ptx_tests. FAMILY is one of FAMILIES below: a file of tests and a regular expression for the names of
+kernels; FILE and PATTERN give others. COUNT (40) changes are drawn from the instructions that these tests execute: each is
+dropped, has two operands swapped or its guard inverted. A change is found if the program fails, or takes ten times as long.
+The tests stop at the first failure, and grids have two blocks. A change that was not found is printed.
+Example: mutants.py build/release/tests/ptx/halftone_ptx_tests table"""
 import os
 import random
 import re
@@ -14,6 +16,15 @@ import sys
 import tempfile
 import time
 
+FAMILIES = {
+    "table": ("table_test.cpp", "_table(_sort)?_cu_"),
+    "reduction": ("reduction_test.cpp", "_reduction(_strided)?_cu_"),
+    "optimizer": ("optimizer_test.cpp", "_(optimizer|update_slots|tensor_lists)_cu_"),
+    "quantize": ("quantize_test.cpp", "_quantize_cu_"),
+    "convolution": ("conv_kernels_test.cpp",
+                    "_conv(_backward_[a-z]+)?_cu_|(add_splits|columns|narrow|narrow_deep|product)_kernel"),
+    "attention": ("attention_kernels_test.cpp", "_attention(_backward)?_cu_"),
+}
 # Swapped values of these are another result.
 ORDERED = re.compile(r"(sub|div|rem|selp|shl|shr|setp\.(lt|le|gt|ge)u?|fma|mad)\.")
 
@@ -58,10 +69,13 @@ def kinds_of(text):
 
 
 def main():
-    if len(sys.argv) < 4:
+    arguments = sys.argv[1:]
+    if len(arguments) < 2 or (arguments[1] not in FAMILIES and len(arguments) < 3):
         sys.exit(__doc__)
-    program, filter_, pattern = sys.argv[1:4]
-    count, seed = (int(x) for x in (sys.argv[4:] + ["50", "1"][len(sys.argv) - 4:])[:2])
+    program, family = arguments[:2]
+    numbers = 2 if family in FAMILIES else 3
+    filter_, pattern = FAMILIES.get(family) or arguments[1:3]
+    count, seed = (int(x) for x in (arguments[numbers:] + ["40", "1"][len(arguments) - numbers:])[:2])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "coverage")
         start = time.monotonic()
@@ -76,7 +90,7 @@ def main():
             found += 1
         else:
             print(f"not found: {kind} {place} `{text}` in {kernel}", flush=True)
-    print(f"{filter_}: {found} of {len(drawn)} changes found ({100 * found / max(len(drawn), 1):.0f} %)", flush=True)
+    print(f"{family}: {found} of {len(drawn)} changes found ({100 * found / max(len(drawn), 1):.0f} %), seed {seed}", flush=True)
 
 
 main()

@@ -2,6 +2,7 @@
 // of warps and groups of four, and the effect of a captured step on random numbers.
 #include "against_reference.h"
 
+#include <bit>
 #include <limits>
 
 #include <halftone/core/accumulator.h>
@@ -38,10 +39,19 @@ void check_bits(const Tensors& in, const Tensors& out, const KernelCall& call) {
   }
 }
 
+/// Numbers of many magnitudes. Every third has few significant bits, so that it may be halfway
+/// between two numbers of a short format. Some are beyond the largest of e5m2 or subnormal.
+/// special: also infinity, NaN and -0.
 Tensor spread(const Shape& shape, DType dtype, bool special) {
   Tensor x = randn(shape);
-  for (int64_t i = 0; i < x.numel(); ++i)
-    x.data<float>()[i] *= std::ldexp(1.0f, int(i * 7 % 31) - 20);
+  constexpr float edges[] = {57344, -59392, 61440, -61441, 0x1p-149f, -0x1.8p-127f, 448, -464};
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    float& value = x.data<float>()[i];
+    value *= std::ldexp(1.0f, int(i * 7 % 31) - 20);
+    if (i % 3 == 1)
+      value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) & ~0u << (17 + i % 6));
+    if (i % 41 == 20) value = edges[i / 41 % 8];
+  }
   if (special && x.numel() > 3) {
     x.data<float>()[0] = std::numeric_limits<float>::infinity();
     x.data<float>()[x.numel() - 1] = -std::numeric_limits<float>::quiet_NaN();
@@ -69,12 +79,24 @@ std::vector<Quantizer> quantizers() {
   all.push_back(corrected);
   Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
   all.push_back(history);
+  Quantizer powers{.grid = formats::e4m3, .scaling = Scaling::per_tensor()};
+  powers.scaling.power_of_two = true, powers.scaling.margin = 1, powers.scaling.least = 2;
+  all.push_back(powers);
+  // Blocks wider than a warp whose scales depend on their elements.
+  Quantizer wide{.grid = formats::e2m1, .scaling = Scaling::per_block(3, 40, formats::f32)};
+  wide.scaling.targets = {6, 5}, wide.scaling.error = ScaleError::max;
+  all.push_back(wide);
+  for (const ScaleRule rule : {ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
+    Quantizer other = *quantizer_named("mxfp8");
+    other.scaling.rule = rule;
+    all.push_back(other);
+  }
   return all;
 }
 
 TEST_CASE("kernels: quantizers give the reference's bits") {
   for (const DType dtype : {f32, f16, bf16})
-    for (const Shape& shape : {Shape{1, 1}, Shape{3, 37}, Shape{18, 100}, Shape{2, 1030}})
+    for (const Shape& shape : {Shape{1, 1}, Shape{3, 37}, Shape{35, 100}, Shape{2, 1030}})
       for (const bool special : {false, true})
         for (Quantizer quantizer : quantizers())
           for (int rounding = 0; rounding < rounding_count; ++rounding) {

@@ -56,6 +56,9 @@ TEST_CASE("kernels: reductions of long ranges are cut into pieces") {
   check_reduce(Reduction::sum_of_squares, randn({1, 300008}, bf16), 3, f32);
   check_reduce(Reduction::max, randn({1, 300007}, f16), 3, f16);
   check_reduce(Reduction::sum, randn({20011, 3}, f32), 1, f32);
+  // Five tiles of columns and four pieces: a block joins the pieces of several tiles.
+  for (const DType dtype : floating_dtypes)
+    check_reduce(Reduction::sum, randn({300, 130}, dtype), 1, dtype);
 }
 
 TEST_CASE("kernels: reductions keep NaN, and integers exact") {
