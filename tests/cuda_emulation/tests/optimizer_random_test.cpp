@@ -1,4 +1,6 @@
 // Stochastic weights: the optimizer's kernels draw the random numbers of the reference.
+#include <halftone/autograd/ops.h>
+
 #include "against_reference.h"
 
 namespace halftone::test {

@@ -65,6 +65,11 @@ TEST_CASE("kernels: reductions keep NaN, and integers exact") {
   const Tensor x = from({1, 5, std::nan(""), 2}, f32);
   for (const Reduction kind : {Reduction::max, Reduction::min}) check_reduce(kind, x, 1, f32);
   check_reduce(Reduction::sum, randint(0, 1 << 30, {3001}), 1, i64);
+  for (const int mask : {1, 2}) {
+    for (const Reduction kind : {Reduction::sum, Reduction::max, Reduction::min})
+      check_reduce(kind, randint(-9, 10, {7, 40}), mask, i64);
+    check_reduce(Reduction::prod, randint(1, 3, {7, 40}), mask, i64);
+  }
 }
 
 TEST_CASE("kernels: positions of extremes and running sums") {
