@@ -51,6 +51,16 @@ TEST_CASE("kernels: reductions of strided and of short tensors into f32") {
       }
 }
 
+TEST_CASE("kernels: reductions of every second dimension of five") {
+  for (const DType dtype : {f64, f32, bf16, i64})
+    for (const Reduction kind : {Reduction::sum, Reduction::max})
+      for (const int mask : {0b10101, 0b01010}) {
+        Tensor x = empty({2, 3, 4, 5, 6}, dtype);
+        backend_for(x).copy(randint(-50, 50, x.shape()), x);
+        check_reduce(kind, x, mask, dtype);
+      }
+}
+
 TEST_CASE("kernels: reductions of long ranges are cut into pieces") {
   check_reduce(Reduction::sum, randn({1, 300007}, f32), 3, f32);
   check_reduce(Reduction::sum_of_squares, randn({1, 300008}, bf16), 3, f32);
