@@ -82,12 +82,17 @@ std::vector<Quantizer> quantizers() {
   Quantizer powers{.grid = formats::e4m3, .scaling = Scaling::per_tensor()};
   powers.scaling.power_of_two = true, powers.scaling.margin = 1, powers.scaling.least = 2;
   all.push_back(powers);
-  Quantizer flushing{.grid = formats::e5m2};
-  flushing.grid.subnormals = false;
-  all.push_back(flushing);
+  for (const NumberFormat& format : {formats::e5m2, formats::bf16}) {
+    Quantizer flushing{.grid = format};
+    flushing.grid.subnormals = false;
+    all.push_back(flushing);
+  }
   Quantizer tall = *quantizer_named("mxfp8");
   tall.scaling.rows = 3, tall.grid.subnormals = false;
   all.push_back(tall);
+  Quantizer chosen_power = *quantizer_named("mxfp8");  // depends on the elements, exact in bf16
+  chosen_power.scaling.targets = {448, 240};
+  all.push_back(chosen_power);
   // Blocks wider than a warp whose scales depend on their elements.
   Quantizer wide{.grid = formats::e2m1, .scaling = Scaling::per_block(3, 40, formats::f32)};
   wide.scaling.targets = {6, 5}, wide.scaling.error = ScaleError::max;
