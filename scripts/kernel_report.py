@@ -7,12 +7,17 @@ Without --all: prints the largest kernel of each file, and every kernel that spi
        kernel_report.py --instructions BUILD [--all]
 Counts the machine code (SASS) of the kernels in BUILD's objects, by file or, with --all, by kernel. Needs cuobjdump and
 nvdisasm (packages cuda-cuobjdump and cuda-nvdisasm, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI).
+
+       kernel_report.py --hot [--architecture 80,86,89,90]
+Compiles the files whose kernels take most of a training step, and counts their machine code for each architecture, without
+the kernels for f64, integers and strided tensors.
 """
 
 import argparse
 import pathlib
 import re
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -47,6 +52,8 @@ COLUMNS = {
     "instructions": r"",
     "loads of 16 bytes": r"LD[GS]\.(\S+\.)?128",
     "other loads": r"LD[GS](?!\S*128)",
+    "stores of 16 bytes": r"ST[GS]\.(\S+\.)?128",
+    "other stores": r"ST[GS](?!\S*128)",
     "local memory": r"(LDL|STL)",
     "tensor cores": r"[HID]MMA",
     "fused": r"[FD]FMA",
@@ -69,6 +76,25 @@ def instructions_of(path):
     return kernels
 
 
+HOT = ["attention", "attention_backward", "elementwise", "layer_norm", "layer_norm_backward", "matmul", "optimizer", "softmax"]
+# Kernels that a training step in f32, f16 or bf16 does not run.
+RARE = re.compile(r"[<, ](double|long|int|unsigned)|strided|^prepare_kernel")
+
+
+def print_hot(architectures, include):
+    print("| file | sm | kernels | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 3))
+    with tempfile.TemporaryDirectory() as folder:
+        for file in HOT:
+            for architecture in architectures:
+                path = pathlib.Path(folder) / "kernels.cubin"
+                subprocess.run(["nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr", "-cubin", "-o", str(path), f"-I{include}",
+                                f"-gencode=arch=compute_{architecture},code=sm_{architecture}",
+                                str(ROOT / f"backends/cuda/{file}.cu")], check=True)
+                kernels = [counts for name, counts in instructions_of(path).items() if not RARE.search(name)]
+                row = [f"{file}.cu", architecture, len(kernels), *(sum(c[title] for c in kernels) for title in COLUMNS)]
+                print("| " + " | ".join(map(str, row)) + " |", flush=True)
+
+
 def print_instructions(build, every):
     objects = sorted(pathlib.Path(build).glob("backends/CMakeFiles/halftone_backends_cuda.dir/cuda/*.cu.o"))
     titles = ["file", "kernels"] + (["kernel"] if every else []) + list(COLUMNS)
@@ -89,7 +115,10 @@ def main():
     parser.add_argument("--include", default=str(ROOT / "build/release/include"))
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--instructions", metavar="BUILD")
+    parser.add_argument("--hot", action="store_true")
     a = parser.parse_args()
+    if a.hot:
+        return print_hot(a.architecture.split(","), a.include)
     if a.instructions:
         return print_instructions(a.instructions, a.all)
     print(f"sm_{a.architecture}\n\n| file | kernels | kernel | registers | shared bytes | stack bytes | spilled bytes |")

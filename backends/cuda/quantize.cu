@@ -171,18 +171,19 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
                            "the CPU, or use a format.");
   const QuantizeArguments given(context_, call);
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
-    if constexpr (sizeof(T) == 8) return;  // f64 passes through f32: autograd/ops/quantize.cpp
-    const int64_t columns = x.size(-1), rows = count / columns;
-    const bool has_blocks = n.per == Scaling::Per::block;
-    const int64_t across = has_blocks ? (columns + n.columns - 1) / n.columns : 0;
-    const int64_t blocks = has_blocks ? (rows + n.rows - 1) / n.rows * across : 0;
-    const auto shape =
-        has_blocks ? shape_for(context_, blocks * warp_lanes) : shape_for(context_, count, 4);
-    if (!has_blocks)
-      launch(context_, quantize_kernel<T>, shape, n, given, x.data<T>(), y.data<T>(), count);
-    else
-      launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>, shape, n, given,
-             x.data<T>(), y.data<T>(), rows, columns, across, blocks);
+    if constexpr (sizeof(T) <= 4) {  // f64 passes through f32: autograd/ops/quantize.cpp
+      const int64_t columns = x.size(-1), rows = count / columns;
+      const bool has_blocks = n.per == Scaling::Per::block;
+      const int64_t across = has_blocks ? (columns + n.columns - 1) / n.columns : 0;
+      const int64_t blocks = has_blocks ? (rows + n.rows - 1) / n.rows * across : 0;
+      const auto shape =
+          has_blocks ? shape_for(context_, blocks * warp_lanes) : shape_for(context_, count, 4);
+      if (!has_blocks)
+        launch(context_, quantize_kernel<T>, shape, n, given, x.data<T>(), y.data<T>(), count);
+      else
+        launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>, shape, n,
+               given, x.data<T>(), y.data<T>(), rows, columns, across, blocks);
+    }
   });
 }
 

@@ -32,6 +32,11 @@ std::byte* Machine::checked_memory(Space space, uint64_t address, uint32_t bytes
          names[int(space)] + " memory: " + access);
   const Range shared{reinterpret_cast<uint64_t>(bases[int(Space::shared)]),
                      ranges[int(Space::shared)].bytes};
+  // Every thread has the same generic addresses for its own local memory.
+  const Range local{reinterpret_cast<uint64_t>(bases[int(Space::local)]),
+                    ranges[int(Space::local)].bytes};
+  if (local.holds(address, bytes))
+    return bases[int(Space::local)] + (address - local.first) + std::size_t(thread) * local.bytes;
   Range found = shared.holds(address, bytes) ? shared : kernel->module->variable_at(address);
   if (!found.holds(address, bytes) && find_allocation) found = find_allocation(address);
   if (!found.holds(address, bytes)) fail("in no allocation: " + access);
@@ -133,12 +138,14 @@ void add_accesses(Operations& all, const std::string& name, Form form, Space spa
   (add_access<Types>(all, name + ".v4.", form, space, 4), ...);
 }
 
-void space_cast(Machine& m, const Instruction& i, const Lanes& lanes) {
+/// Converts an address of a space to a generic one, or with `back` a generic one to an address of
+/// the space.
+template <bool back> void space_cast(Machine& m, const Instruction& i, const Lanes& lanes) {
   uint64_t* const d = m.result<uint64_t>(i);
   const uint64_t* const a = m.value<uint64_t>(i, 1);
   const uint64_t base =
-      i.space == Space::shared ? reinterpret_cast<uint64_t>(m.bases[int(Space::shared)]) : 0;
-  lanes.each([=](int l) { d[l] = a[l] + base; });
+      i.space == Space::generic ? 0 : reinterpret_cast<uint64_t>(m.bases[int(i.space)]);
+  lanes.each([=](int l) { d[l] = back ? a[l] - base : a[l] + base; });
 }
 
 struct Exchange {
@@ -181,24 +188,29 @@ template <class Type, class Op> void add_atomic(Operations& all, const std::stri
 }  // namespace
 
 void add_memory(Operations& all) {
-  for (const auto& [name, space] : {std::pair("global", Space::generic),
-                                    {"global.nc", Space::generic},
-                                    {"param", Space::parameter},
-                                    {"shared", Space::shared},
-                                    {"local", Space::local}})
-    add_accesses<U8, S8, U16, S16, B16, U32, S32, B32, U64, S64, B64, F32, F64>(
-        all, std::string("ld.") + name, Form::load, space);
+  for (const auto& [name, space] : {std::pair("ld", Space::generic),
+                                    {"ld.global", Space::generic},
+                                    {"ld.global.nc", Space::generic},
+                                    {"ld.param", Space::parameter},
+                                    {"ld.shared", Space::shared},
+                                    {"ld.local", Space::local}})
+    add_accesses<U8, S8, U16, S16, B16, U32, S32, B32, U64, S64, B64, F32, F64>(all, name,
+                                                                                Form::load, space);
   // A parameter of a call is in the thread's memory.
-  for (const auto& [name, space] : {std::pair("global", Space::generic),
-                                    {"param", Space::local},
-                                    {"shared", Space::shared},
-                                    {"local", Space::local}})
-    add_accesses<U8, U16, B16, U32, B32, U64, B64, F32, F64>(all, std::string("st.") + name,
-                                                             Form::store, space);
-  for (const auto& [name, space] :
-       {std::pair("cvta.to.global.u64", Space::generic), {"cvta.shared.u64", Space::shared}}) {
-    Operation& operation = all.add(name, space_cast, {8});
-    operation.form = Form::space_cast, operation.space = space;
+  for (const auto& [name, space] : {std::pair("st", Space::generic),
+                                    {"st.global", Space::generic},
+                                    {"st.param", Space::local},
+                                    {"st.shared", Space::shared},
+                                    {"st.local", Space::local}})
+    add_accesses<U8, U16, B16, U32, B32, U64, B64, F32, F64>(all, name, Form::store, space);
+  for (const auto& [name, space] : {std::pair("global.u64", Space::generic),
+                                    {"shared.u64", Space::shared},
+                                    {"local.u64", Space::local}}) {
+    for (const bool back : {false, true}) {
+      Operation& operation = all.add(std::string(back ? "cvta.to." : "cvta.") + name,
+                                     back ? space_cast<true> : space_cast<false>, {8});
+      operation.form = Form::space_cast, operation.space = space;
+    }
   }
   add_atomic<U32, AtomicAdd>(all, "add"), add_atomic<S32, AtomicAdd>(all, "add");
   add_atomic<U32, AtomicMax>(all, "max"), add_atomic<S32, AtomicMax>(all, "max");

@@ -1,5 +1,7 @@
 #include "modules.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <map>
 #include <string>
@@ -16,7 +18,7 @@ namespace {
 struct Modules {
   std::map<const void*, std::unique_ptr<Module>> all{};
   /// HALFTONE_PTX_COVERAGE=file: writes a line for each kernel, and for each instruction of kernels
-  /// that ran.
+  /// that ran. A folder, which ends in /, gets a file for each process.
   ~Modules();
 };
 Modules& modules() {
@@ -37,9 +39,11 @@ void write_kernel(std::FILE* file, const Kernel& kernel) {
 }
 
 Modules::~Modules() {
-  const char* const path = environment_variable("HALFTONE_PTX_COVERAGE");
-  if (!path) return;
-  std::FILE* const file = std::fopen(path, "w");
+  const char* const wanted = environment_variable("HALFTONE_PTX_COVERAGE");
+  if (!wanted) return;
+  std::string path = wanted;
+  if (path.ends_with('/')) path += std::to_string(getpid());
+  std::FILE* const file = std::fopen(path.c_str(), "w");
   if (!file) return;
   for (const auto& [wrapper, module] : all)
     for (const auto& [name, kernel] : module_of(wrapper).kernels) write_kernel(file, *kernel);

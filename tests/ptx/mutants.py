@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Changes one instruction of a compiled kernel at a time, and says how many of the changes a test program finds.
 
-usage: mutants.py PROGRAM FILTER SOURCE [COUNT] [SEED]
-PROGRAM is halftone_ptx_tests, FILTER the file of tests, as softmax_test.cpp, SOURCE a regular expression for the names of
-kernels. COUNT (50) instructions that the tests execute are drawn; each is dropped, has two operands swapped or its guard
-inverted. A change is found if the program fails, or takes ten times as long. What was not found is printed.
-Example: mutants.py build/release/tests/ptx/halftone_ptx_tests table_test.cpp '_table_cu_'"""
+usage: mutants.py PROGRAM FAMILY [COUNT] [SEED]
+       mutants.py PROGRAM FILE PATTERN [COUNT] [SEED]
+PROGRAM is halftone_ptx_tests. FAMILY is one of FAMILIES below: a file of tests and a regular expression for the names of
+kernels; FILE and PATTERN give others. COUNT (40) changes are drawn from the instructions that these tests execute: each is
+dropped, has two operands swapped or its guard inverted. A change is found if the program fails, or takes ten times as long.
+The tests stop at the first failure, and grids have two blocks. A change that was not found is printed.
+Example: mutants.py build/release/tests/ptx/halftone_ptx_tests table"""
 import os
 import random
 import re
@@ -14,12 +16,21 @@ import sys
 import tempfile
 import time
 
+FAMILIES = {
+    "table": ("table_test.cpp", "_table(_sort)?_cu_"),
+    "reduction": ("reduction_test.cpp", "_reduction(_strided)?_cu_"),
+    "optimizer": ("optimizer*_test.cpp", "_(optimizer|update_slots|tensor_lists)_cu_"),
+    "quantize": ("quantize_test.cpp", "_quantize_cu_"),
+    "convolution": ("conv_kernels_test.cpp",
+                    "_conv(_backward_[a-z]+)?_cu_|(add_splits|columns|narrow|narrow_deep|product)_kernel"),
+    "attention": ("attention_kernels_test.cpp", "_attention(_backward)?_cu_"),
+}
 # Swapped values of these are another result.
 ORDERED = re.compile(r"(sub|div|rem|selp|shl|shr|setp\.(lt|le|gt|ge)u?|fma|mad)\.")
 
 
-# Grids of two blocks: kernels walk in grid strides then.
-SETTING = {"HALFTONE_CUDA_LIBRARIES": "off", "OMP_NUM_THREADS": "1", "HALFTONE_PTX_BLOCKS": "2"}
+# Grids of two blocks: kernels walk in grid strides then. Each tensor has its own allocation, so accesses after its end are found.
+SETTING = {"HALFTONE_CUDA_LIBRARIES": "off", "OMP_NUM_THREADS": "1", "HALFTONE_PTX_BLOCKS": "2", "HALFTONE_CUDA_CACHE": "off"}
 HIGH_WORD = re.compile(r"and\.b64 \S+ \S+ -4294967296")
 
 
@@ -51,17 +62,21 @@ def executed(path, pattern):
 
 def kinds_of(text):
     guard, rest = re.match(r"(@!?%\w+\s+)?(.*)", text, re.S).groups()
-    kinds = [] if rest.startswith("ret") else ["drop"]
+    # Registers start with all bits set.
+    kinds = [] if re.match(r"ret|mov\.[bus]\d+ \S+, -1$", rest) else ["drop"]
     values = [part.strip() for part in rest.split(",")][-2:]
     swaps = ORDERED.match(rest) and len(set(values)) == 2
     return kinds + (["invert"] if guard else []) + (["swap"] if swaps else [])
 
 
 def main():
-    if len(sys.argv) < 4:
+    arguments = sys.argv[1:]
+    if len(arguments) < 2 or (arguments[1] not in FAMILIES and len(arguments) < 3):
         sys.exit(__doc__)
-    program, filter_, pattern = sys.argv[1:4]
-    count, seed = (int(x) for x in (sys.argv[4:] + ["50", "1"][len(sys.argv) - 4:])[:2])
+    program, family = arguments[:2]
+    numbers = 2 if family in FAMILIES else 3
+    filter_, pattern = FAMILIES.get(family) or arguments[1:3]
+    count, seed = (int(x) for x in (arguments[numbers:] + ["40", "1"][len(arguments) - numbers:])[:2])
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "coverage")
         start = time.monotonic()
@@ -76,7 +91,7 @@ def main():
             found += 1
         else:
             print(f"not found: {kind} {place} `{text}` in {kernel}", flush=True)
-    print(f"{filter_}: {found} of {len(drawn)} changes found ({100 * found / max(len(drawn), 1):.0f} %)", flush=True)
+    print(f"{family}: {found} of {len(drawn)} changes found ({100 * found / max(len(drawn), 1):.0f} %), seed {seed}", flush=True)
 
 
 main()

@@ -5,13 +5,20 @@
 namespace halftone::test {
 namespace {
 
-enum class Kind { plain, causal, condition, added, dropout };
+enum class Kind { plain, causal, condition, added, dropout, added_each, condition_each };
 struct AttentionCase {
   int64_t l, s, e, ev;
 };
 
 Tensor mask_of(Kind kind, const AttentionCase& c, DType dtype) {
   if (kind == Kind::added) return randn({1, 1, c.l, c.s}, dtype);
+  // A mask of its own for each batch and head.
+  if (kind == Kind::added_each) return randn({2, 2, c.l, c.s}, dtype);
+  if (kind == Kind::condition_each) {
+    Tensor condition = empty({2, 2, c.l, c.s}, boolean);
+    for (int64_t j = 0; j < condition.numel(); ++j) condition.data<bool>()[j] = j * j % 11 < 6;
+    return condition;
+  }
   if (kind != Kind::condition) return {};
   Tensor condition = empty({2, 1, 1, c.s}, boolean);  // one row of keys for all queries
   for (int64_t j = 0; j < condition.numel(); ++j)
@@ -74,6 +81,9 @@ TEST_CASE("kernels: attention around the edges of blocks, with masks of every ki
       for (const AttentionCase& c : {AttentionCase{1, 1, 8, 8}, {5, 70, 16, 9}, {66, 37, 3, 1}})
         check_attention(c, kind, dtype);
   for (const Kind kind : kinds) check_attention({130, 131, 17, 20}, kind, f32);
+  for (const DType dtype : floating_dtypes)
+    for (const Kind kind : {Kind::added_each, Kind::condition_each})
+      check_attention({7, 67, 16, 9}, kind, dtype);
   // Heads of the usual size: whole tiles, and whole packs of short floats.
   for (const DType dtype : floating_dtypes)
     check_attention({65, 130, 64, 64}, Kind::dropout, dtype);

@@ -51,17 +51,35 @@ TEST_CASE("kernels: reductions of strided and of short tensors into f32") {
       }
 }
 
+TEST_CASE("kernels: reductions of every second dimension of five") {
+  for (const DType dtype : {f64, f32, bf16, i64})
+    for (const Reduction kind : {Reduction::sum, Reduction::max})
+      for (const int mask : {0b10101, 0b01010}) {
+        Tensor x = empty({2, 3, 4, 5, 6}, dtype);
+        backend_for(x).copy(randint(-50, 50, x.shape()), x);
+        check_reduce(kind, x, mask, dtype);
+      }
+}
+
 TEST_CASE("kernels: reductions of long ranges are cut into pieces") {
   check_reduce(Reduction::sum, randn({1, 300007}, f32), 3, f32);
   check_reduce(Reduction::sum_of_squares, randn({1, 300008}, bf16), 3, f32);
   check_reduce(Reduction::max, randn({1, 300007}, f16), 3, f16);
   check_reduce(Reduction::sum, randn({20011, 3}, f32), 1, f32);
+  // Five tiles of columns and four pieces: a block joins the pieces of several tiles.
+  for (const DType dtype : floating_dtypes)
+    check_reduce(Reduction::sum, randn({300, 130}, dtype), 1, dtype);
 }
 
 TEST_CASE("kernels: reductions keep NaN, and integers exact") {
   const Tensor x = from({1, 5, std::nan(""), 2}, f32);
   for (const Reduction kind : {Reduction::max, Reduction::min}) check_reduce(kind, x, 1, f32);
   check_reduce(Reduction::sum, randint(0, 1 << 30, {3001}), 1, i64);
+  for (const int mask : {1, 2}) {
+    for (const Reduction kind : {Reduction::sum, Reduction::max, Reduction::min})
+      check_reduce(kind, randint(-9, 10, {7, 40}), mask, i64);
+    check_reduce(Reduction::prod, randint(1, 3, {7, 40}), mask, i64);
+  }
 }
 
 TEST_CASE("kernels: positions of extremes and running sums") {

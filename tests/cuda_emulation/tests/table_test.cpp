@@ -20,14 +20,27 @@ TEST_CASE("kernels: gathered rows") {
     }
 }
 
-void check_scatter(int64_t rows, int64_t width, int64_t count, int64_t different, DType dtype,
-                   DType dtable) {
-  INFO(count, " of ", different, " into ", rows, " x ", width, ", ", dtype, " to ", dtable);
-  check_against_reference({randn({count, width}, dtype), random_indices(count, different)},
-                          {empty({rows, width}, dtable)}, 8 + 4 * std::sqrt(double(count)),
+void check_scatter(int64_t rows, int64_t width, const Tensor& indices, DType dtype, DType dtable) {
+  const int64_t count = indices.numel();
+  INFO(count, " rows into ", rows, " x ", width, ", ", dtype, " to ", dtable);
+  check_against_reference({randn({count, width}, dtype), indices}, {empty({rows, width}, dtable)},
+                          8 + 4 * std::sqrt(double(count)),
                           [](Backend& backend, const Tensors& in, Tensors& out) {
                             backend.scatter_add_rows(in[0], in[1], 1, out[0]);
                           });
+}
+void check_scatter(int64_t rows, int64_t width, int64_t count, int64_t different, DType dtype,
+                   DType dtable) {
+  check_scatter(rows, width, random_indices(count, different), dtype, dtable);
+}
+
+/// Row r occurs lengths[r] times, in a mixed order. The last index is that of row 0.
+Tensor indices_of_lengths(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> sorted, mixed;
+  for (std::size_t r = 0; r < lengths.size(); ++r)
+    sorted.insert(sorted.end(), std::size_t(lengths[r]), int64_t(r));
+  for (std::size_t i = sorted.size(); i-- > 0;) mixed.push_back(sorted[i * 7 % sorted.size()]);
+  return from_vector(mixed, {int64_t(mixed.size())}, i64);
 }
 
 TEST_CASE("kernels: gradients of gathered rows") {
@@ -43,6 +56,43 @@ TEST_CASE("kernels: gradients of gathered rows") {
   check_scatter(20, 8, 100, 20, f16, f64);
   for (const int64_t width : {8, 9})
     for (const DType dtable : {f16, bf16}) check_scatter(20, width, 100, 20, f32, dtable);
+}
+
+TEST_CASE("kernels: gradients of rows that begin, end and continue at the cuts between stretches") {
+  // Stretches have 32 positions. Row 1 is skipped, so row 0 has two stretches and the rows after
+  // row 1 begin at 64, 96, 97, 128 (three whole stretches and a half), 240, 288.
+  const Tensor indices = indices_of_lengths({64, 5, 32, 1, 31, 112, 48, 70});
+  REQUIRE(indices.numel() % 7 != 0);
+  for (const int64_t width : {8, 9}) {
+    for (const DType dtype : floating_dtypes) {
+      check_scatter(8, width, indices, dtype, dtype);
+      check_scatter(8, width, indices, dtype, statistics(dtype));
+    }
+    for (const DType dtable : {f16, bf16}) check_scatter(8, width, indices, f32, dtable);
+  }
+  // More packs of columns than two blocks have threads.
+  const auto check_many = [](DType dtype, DType dtable) {
+    check_scatter(40, 15 * 16 / size_of(dtable), 1400, 40, dtype, dtable);
+  };
+  for (const DType dtype : floating_dtypes) check_many(dtype, dtype);
+  for (const DType dtype : {f16, bf16}) check_many(dtype, f32), check_many(f32, dtype);
+}
+
+TEST_CASE("kernels: rows of an index out of range are zeros, for words of every size") {
+  Backend& backend = backend_for(Device::cuda());
+  for (const auto& [dtype, width] :
+       {std::pair{f64, 3}, {f32, 3}, {f32, 8}, {bf16, 3}, {u8, 3}, {u8, 16}}) {
+    INFO(dtype, ", ", width);
+    const Tensor table = ones({4, width}, dtype, Device::cuda());
+    const auto bad = std::vector<int64_t>{3, 4, -1, 0};
+    const Tensor indices = from_vector(bad, {4}, i64).to(Device::cuda());
+    Tensor y = full({4, width}, 7, dtype, Device::cuda());
+    backend.gather_rows(table, indices, y);
+    CHECK_THROWS_AS(backend.synchronize(), UsageError);
+    const Values rows = y.to_vector<double>();
+    for (int64_t i = 0; i < 4 * width; ++i)
+      CHECK(rows[std::size_t(i)] == (i / width == 0 || i / width == 3 ? 1 : 0));
+  }
 }
 
 TEST_CASE("kernels: an index out of range is reported, and nothing out of bounds is touched") {

@@ -48,6 +48,8 @@ TEST_CASE("accesses out of bounds, and accesses that are not aligned, name the t
       ".local .align 4 .b8 l[8];\nmov.b64 %rd4, l;\nadd.s64 %rd4, %rd4, %rd2;\n";
   check_body(local + "st.local.u32 [%rd4], %r1;\n",
              "outside of the 16 bytes of local memory: 4 bytes at 0x10");
+  check_body(local + "cvta.local.u64 %rd5, %rd4;\nst.u32 [%rd5+16], %r1;\n",
+             "in no allocation: 4 bytes at 0x", {.threads = 1});
 }
 
 TEST_CASE("blocks larger than .maxntid are refused") {

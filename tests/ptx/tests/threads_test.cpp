@@ -107,6 +107,35 @@ TEST_CASE("atomics of all threads of all blocks") {
   }
 }
 
+TEST_CASE("local memory by generic addresses: each thread reads and writes its own") {
+  const std::string local =
+      ".local .align 16 .b8 l[16];\nmov.b64 %rd4, l;\ncvta.local.u64 %rd5, %rd4;\n"
+      "shl.b32 %r3, %r1, 1;\nst.u32 [%rd5], %r3;\nst.local.u32 [%rd4+4], %r1;\n";
+  check_words(local +
+                  "ld.v2.u32 {%r4, %r5}, [%rd5];\nsub.s32 %r2, %r4, %r5;\n"
+                  "add.s32 %r2, %r2, 7;\nst.u32 [%rd3], %r2;\n",
+              [](uint32_t t) { return t + 7; });
+  check_words(local +
+                  "add.s64 %rd6, %rd5, 4;\ncvta.to.local.u64 %rd7, %rd6;\nld.local.u32 %r4, "
+                  "[%rd7];\nst.global.u32 [%rd3], %r4;\n",
+              [](uint32_t t) { return t; });
+  // The address of another thread's variable is that of the reader's own.
+  check_words(local +
+                  ".shared .align 8 .b8 s[8];\nsetp.eq.u32 %p1, %r1, 0;\n"
+                  "@%p1 st.shared.u64 [s], %rd5;\nbar.sync 0;\nld.shared.u64 %rd6, [s];\n"
+                  "ld.u32 %r4, [%rd6];\nst.global.u32 [%rd3], %r4;\n",
+              [](uint32_t t) { return 2 * t; });
+}
+
+TEST_CASE("shared memory by generic addresses") {
+  check_words(
+      ".shared .align 4 .b8 s[384];\nmov.b64 %rd4, s;\ncvta.shared.u64 %rd5, %rd4;\n"
+      "add.s64 %rd5, %rd5, %rd2;\nst.u32 [%rd5], %r1;\nbar.sync 0;\ncvta.to.shared.u64 %rd6, "
+      "%rd5;\nld.shared.u32 %r4, [%rd6];\nld.u32 %r5, [%rd5];\nadd.s32 %r2, %r4, %r5;\n"
+      "st.global.u32 [%rd3], %r2;\n",
+      [](uint32_t t) { return 2 * t; });
+}
+
 TEST_CASE("a product of tiles equals that of three loops") {
   // Factors of bf16 in words 0 .. 127 and 128 .. 255, the result from word 256 on. The second
   // factor is stored by columns.
