@@ -30,6 +30,14 @@ const Catalogue& catalogue() {
   }();
   return all;
 }
+template <class... Ops> std::set<std::string_view> names_of_unary(TypeList<Ops...>) {
+  std::set<std::string_view> names;
+  const auto add = [&]<class Op> {
+    if constexpr (requires(Op op, const Tensor& x) { op.forward(x); }) names.insert(Op::info.name);
+  };
+  (add.template operator()<Ops>(), ...);
+  return names;
+}
 std::vector<std::string_view> names_with(bool OpFacts::*fact) {
   std::vector<std::string_view> names;
   for (const auto& [name, info] : catalogue())
@@ -45,6 +53,11 @@ CastPolicy::CastPolicy() : name_("pytorch-cuda") {
 const OpInfo* CastPolicy::info(std::string_view op) {
   const auto found = catalogue().find(op);
   return found == catalogue().end() ? nullptr : found->second;
+}
+
+bool CastPolicy::takes_one_input(std::string_view op) {
+  static const auto unary = names_of_unary(AllOps{});
+  return unary.contains(op) && info(op);
 }
 
 std::span<const std::string_view> CastPolicy::operations() {

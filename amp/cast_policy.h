@@ -73,6 +73,8 @@ class CastPolicy {
   static std::span<const std::string_view> operations();
   /// Returns the OpInfo of the operation with this name; null for users' operations.
   static const OpInfo* info(std::string_view op);
+  /// Returns whether an operation has one input; false for names that are not in operations().
+  static bool takes_one_input(std::string_view op);
   /// Returns the names of operations with a fact, as in a sentence: "linear and matmul" for
   /// &OpFacts::accumulator.
   static std::string operations_with(bool OpFacts::*fact);

@@ -51,17 +51,17 @@ std::array<OperandFormat, operand_roles> operand_formats(const policy::PolicySes
   std::array<Sum, operand_roles> sums;
   for (const policy::ResolvedSite& site : session.resolved()) {
     if (site.flops <= 0) continue;
-    const auto add = [&](policy::Role role, DType dtype) {
-      const Quantizer* const quantizer = site.treatment->quantizer(role);
+    const auto add = [&](policy::Role role, DType dtype, std::size_t input) {
+      const Quantizer* const quantizer = site.treatment->quantizer(role, input);
       for (std::size_t i = 0; i < operand_roles; ++i)
         if (operand_role_names[i] == policy::name(role))
           sums[i].add(quantizer ? format_of(*quantizer) : format_of(dtype), site.flops);
     };
     for (std::size_t i = 0; i < site.operands.size() && i < site.roles.size(); ++i)
       if (const auto dtype = site.operands[i]; dtype && is_floating(*dtype))
-        add(site.roles[i], *dtype);
+        add(site.roles[i], *dtype, i);
     if (!site.operands.empty() && site.operands[0] && is_floating(*site.operands[0]))
-      add(policy::Role::grad_output, site.treatment->result.value_or(*site.operands[0]));
+      add(policy::Role::grad_output, site.treatment->result.value_or(*site.operands[0]), 0);
   }
   return {sums[0].mean(), sums[1].mean(), sums[2].mean()};
 }

@@ -70,7 +70,7 @@ double mean_bits(const policy::PolicySession& session) {
     for (std::size_t i = 0; i < site.operands.size() && i < site.roles.size(); ++i) {
       const std::optional<DType> dtype = site.operands[i];
       if (!dtype || !is_floating(*dtype) || site.roles[i] == policy::Role::bias) continue;
-      const Quantizer* const quantizer = site.treatment->quantizer(site.roles[i]);
+      const Quantizer* const quantizer = site.treatment->quantizer(site.roles[i], i);
       own += quantizer ? quantizer->bits_per_element() : 8 * double(size_of(*dtype));
       ++operands;
     }

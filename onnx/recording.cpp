@@ -46,7 +46,7 @@ struct Rules {
   std::vector<policy::Role> roles{};
   const Quantizer* of_input(std::size_t i) const {
     const policy::Role role = i < roles.size() ? roles[i] : policy::Role::input;
-    return treatment ? treatment->quantizer(role) : nullptr;
+    return treatment ? treatment->quantizer(role, i) : nullptr;
   }
   const Quantizer* of_output() const {
     return treatment ? treatment->quantizer(policy::Role::output) : nullptr;

@@ -12,6 +12,7 @@
 #include <halftone/policy/file/policy_checks.h>
 #include <halftone/policy/file/policy_words.h>
 #include <halftone/policy/file/quantizer_reader.h>
+#include <halftone/policy/file/rule_reader.h>
 #include <halftone/policy/file/shipped_policies.h>
 
 namespace halftone::policy {
@@ -20,10 +21,6 @@ namespace {
 std::atomic<int64_t> read_so_far{0};
 
 using Words = std::vector<std::string_view>;
-
-DType dtype_in(const JsonValue& value, std::span<const std::string_view> allowed) {
-  return *dtype_named(allowed[value.word(allowed)]);
-}
 
 /// Returns "policy x.json", the start of messages; a file name may have any characters.
 std::string where_of(const std::filesystem::path& path) {
@@ -67,7 +64,8 @@ class Reader {
     if (const auto formats = top.find("formats")) grids_.read_formats(*formats);
     if (const auto quantizers = top.find("quantizers")) grids_.read_quantizers(*quantizers);
     if (const auto rules = top.find("rules"))
-      for (const JsonValue& rule : rules->elements()) file_.rules.rules.push_back(read_rule(rule));
+      for (const JsonValue& rule : rules->elements())
+        file_.rules.rules.push_back(rule_in(rule, grids_, file_.base.autocast));
     if (const auto optimizer = top.find("optimizer")) read_optimizer(*optimizer);
     if (const auto scale = top.find("loss_scale")) read_loss_scale(*scale);
     if (const auto on_wire = top.find("communication")) read_communication(*on_wire);
@@ -82,14 +80,6 @@ class Reader {
   }
 
  private:
-  /// Returns a name, which messages repeat.
-  static std::string label_in(const JsonValue& value) {
-    const std::string label = value.text();
-    if (label.empty() || label.size() > 100 || printable(label) != label)
-      value.refuse("a name has 1 to 100 letters, all of them printable.");
-    return label;
-  }
-
   void read_base(const JsonValue& top) {
     file_.base = amp::Strategy::named("fp32");
     const auto extends = top.find("extends");
@@ -152,12 +142,6 @@ class Reader {
     if (const auto on = weights.find("hold_statistics")) base.hold_statistics = on->boolean();
   }
 
-  void require_operation(const JsonValue& op) const {
-    const auto known = amp::CastPolicy::operations();
-    if (const std::string name = op.text(); std::ranges::find(known, name) == known.end())
-      op.refuse_unknown("operation", name, known);
-  }
-
   void read_lists(const JsonValue& lists) {
     const Words classes = cast_class_names();
     Words known = classes;
@@ -182,123 +166,6 @@ class Reader {
           policy[op.text()] = CastClass(i), changed = true;
         }
     if (changed) file_.base.own_policy = std::make_shared<const amp::CastPolicy>(policy);
-  }
-
-  // --- rules
-
-  static std::string pattern_in(const JsonValue& value) {
-    const std::string pattern = value.text();
-    checked_at(value, [&] { PathPattern("match", pattern); });
-    if (printable(pattern) != pattern)
-      value.refuse("a path has letters that are not printable. Leave them out.");
-    return pattern;
-  }
-
-  Match match_in(const JsonValue& value) const {
-    constexpr std::array<std::string_view, 5> known{"op", "asks", "path", "except", "steps"};
-    value.only("a match", known);
-    Match match;
-    if (const auto op = value.find("op")) {
-      if (!op->is_text() && op->elements().empty())
-        op->refuse("the list names no operation. Leave \"op\" out where all are meant.");
-      for (const JsonValue& one : op->is_text() ? std::vector{*op} : op->elements()) {
-        require_operation(one);
-        match.ops.push_back(one.text());
-      }
-    }
-    if (const auto asks = value.find("asks"))
-      match.asks = CastClass(asks->word(cast_class_names()));
-    if (const auto path = value.find("path")) match.path = pattern_in(*path);
-    if (const auto except = value.find("except"))
-      for (const JsonValue& one : except->is_text() ? std::vector{*except} : except->elements())
-        match.except.push_back(pattern_in(one));
-    if (const auto steps = value.find("steps")) {
-      const std::vector<JsonValue> edges = steps->elements();
-      constexpr int64_t most = int64_t(1) << 53;
-      if (edges.size() != 2)
-        steps->refuse("steps are [first, last], the last not included; null: without end.");
-      match.from_step = edges[0].integer(0, most);
-      if (!edges[1].is_null()) match.to_step = edges[1].integer(0, most);
-      if (match.to_step <= match.from_step)
-        steps->refuse("there is no step from ", match.from_step, " up to ", match.to_step, '.');
-    }
-    return match;
-  }
-
-  RoleRule role_in(Role role, const JsonValue& value) const {
-    if (value.is_text() && value.text() == "none") return {.kind = RoleRule::Kind::none};
-    if (value.is_text() && value.text() == "as_used") {
-      if (role != Role::input_backward && role != Role::weight_backward &&
-          role != Role::grad_output_weight)
-        value.refuse(
-            "as_used is of input.backward, weight.backward and grad_output.weight. "
-            "\"none\" leaves a role as it is.");
-      return {.kind = RoleRule::Kind::as_used};
-    }
-    return {.kind = RoleRule::Kind::grid,
-            .quantizer = grids_.quantizer_in(value),
-            .named = value.is_text() ? value.text() : ""};
-  }
-
-  Accumulator accumulator_in(const JsonValue& value) const {
-    constexpr std::array<std::string_view, 3> known{"format", "rounding", "chunk"};
-    value.only("an accumulator", known);
-    Accumulator accumulator;
-    const auto format = value.find("format");
-    if (!format) value.refuse("\"format\" is missing.");
-    accumulator.grid = grids_.format_in(*format);
-    if (const auto rounding = value.find("rounding")) {
-      const Words roundings = rounding_names();
-      accumulator.rounding = *rounding_named(roundings[rounding->word(roundings)]);
-    }
-    if (const auto chunk = value.find("chunk"))
-      accumulator.chunk = int32_t(chunk->integer(0, 1 << 30));
-    checked_at(value, [&] { check_accumulator("accumulator", accumulator); });
-    return accumulator;
-  }
-
-  Rule read_rule(const JsonValue& value) const {
-    Words known{"name", "about", "match", "compute", "result", "accumulate", "optional"};
-    const Words roles = role_names();
-    known.insert(known.end(), roles.begin(), roles.end());
-    value.only("a rule", known);
-    Rule rule;
-    if (const auto name = value.find("name")) rule.name = label_in(*name);
-    if (const auto about = value.find("about")) rule.about = about->text();
-    if (const auto match = value.find("match")) rule.match = match_in(*match);
-    if (const auto compute = value.find("compute"))
-      rule.compute = Compute(compute->word(compute_names()));
-    constexpr std::array<std::string_view, 3> dtypes{"f32", "bf16", "f16"};
-    if (const auto result = value.find("result")) rule.result = dtype_in(*result, dtypes);
-    if (const auto accumulate = value.find("accumulate"))
-      rule.accumulate = accumulator_in(*accumulate);
-    if (const auto optional = value.find("optional")) rule.optional = optional->boolean();
-    for (std::size_t role = 0; role < roles.size(); ++role)
-      if (const auto said = value.find(roles[role])) {
-        rule.roles[Role(role)] = role_in(Role(role), *said);
-        require_exact(rule, Role(role), *said);
-      }
-    for (const std::string& op : rule.match.ops)
-      if (const OpInfo* info = amp::CastPolicy::info(op);
-          rule.accumulate && !(info && info->accumulator))
-        value.find("accumulate")
-            ->refuse(op, " has no emulated accumulator. ",
-                     amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
-    return rule;
-  }
-
-  /// Checks that the dtype in which a rule computes holds the rule's grids.
-  void require_exact(const Rule& rule, Role role, const JsonValue& value) const {
-    const RoleRule& said = rule.roles.at(role);
-    if (said.kind != RoleRule::Kind::grid || !rule.compute) return;
-    std::optional<DType> dtype;
-    if (*rule.compute == Compute::bf16) dtype = bf16;
-    if (*rule.compute == Compute::f16) dtype = f16;
-    if (*rule.compute == Compute::low) dtype = file_.base.autocast;
-    if (!dtype || said.quantizer.exact_in(*dtype)) return;
-    value.refuse("the grid of \"", name(role), "\" is ", described(said.quantizer), ", which ",
-                 *dtype,
-                 " does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
   }
 
   // --- optimizer and loss scale

@@ -19,6 +19,7 @@ Json entries_of(const Match& match) {
   if (match.asks) json["asks"] = name(*match.asks);
   json["path"] = match.path;
   if (!match.except.empty()) json["except"] = match.except;
+  if (match.ordinal) json["ordinal"] = *match.ordinal;
   const bool always = match.from_step == 0 && match.to_step == Match{}.to_step;
   if (!always)
     json["steps"] = Json::array(

@@ -10,19 +10,25 @@ namespace halftone::policy {
 
 namespace {
 
-bool is_use(Role role) {
-  return role == Role::input_backward || role == Role::weight_backward ||
-         role == Role::grad_output_weight;
+/// Returns whether a treatment would be the same without this entry.
+bool is_default(const Treatment& treatment, Role role, const RoleRule& said) {
+  const RoleRule::Kind idle = is_use(role) ? RoleRule::Kind::as_used : RoleRule::Kind::none;
+  const std::optional<std::size_t> operand = operand_of(role);
+  if (!operand) return said.kind == idle;
+  const Role all = is_use(role) ? Role::input_backward : Role::input;
+  const std::optional<RoleRule>& of_all = treatment.roles[std::size_t(all)];
+  return of_all ? said == *of_all : said.kind == idle;
 }
 
-/// Omits defaults: a use that is "as_used", and a role that is not quantized.
+/// Omits defaults: a use that is "as_used", a role that is not quantized, and an operand that has
+/// the setting of all operands.
 Json content_of_treatment(const Treatment& treatment) {
   Json json = Json::object();
   if (treatment.result) json["result"] = name(*treatment.result);
-  for (int i = 0; i < role_count; ++i) {
+  for (int i = 0; i < rule_role_count; ++i) {
     const std::optional<RoleRule>& said = treatment.roles[std::size_t(i)];
-    const RoleRule::Kind idle = is_use(Role(i)) ? RoleRule::Kind::as_used : RoleRule::Kind::none;
-    if (said && said->kind != idle) json[std::string(name(Role(i)))] = content_of(*said);
+    if (said && !is_default(treatment, Role(i), *said))
+      json[std::string(name(Role(i)))] = content_of(*said);
   }
   if (treatment.accumulate) json["accumulate"] = content_of(*treatment.accumulate);
   return json;

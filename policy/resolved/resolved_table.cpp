@@ -29,7 +29,7 @@ std::string line_of(const ResolvedSite& site, const Treatment& now, const Treatm
   text << name(site.asks) << " | " << computes_in(site, now, met);
   if (now.result) text << " -> " << *now.result;
   text << " |";
-  for (int role = 0; role < role_count; ++role)
+  for (int role = 0; role < rule_role_count; ++role)
     if (const auto& said = now.roles[std::size_t(role)])
       text << ' ' << name(Role(role)) << '=' << said_of(*said, full);
   if (const auto& accumulate = now.accumulate)
@@ -130,6 +130,13 @@ std::string resolved_json(const PolicySession& session) {
     for (int role = 0; role < role_count; ++role)
       if (const Quantizer* quantizer = site.treatment->quantizer(Role(role)))
         roles[std::string(name(Role(role)))] = described(*quantizer);
+    for (const Role role : {Role::input, Role::input_backward})
+      for (const std::size_t operand : {0, 1}) {
+        const Quantizer *own = site.treatment->quantizer(role, operand),
+                        *all = site.treatment->quantizer(role);
+        if (own && all ? *own == *all : own == all) continue;
+        roles[std::string(name(*of_operand(role, operand)))] = own ? described(*own) : "none";
+      }
     json["roles"] = roles, json["rules"] = site.treatment->from_rules, json["flops"] = site.flops;
     list.push_back(json);
   }

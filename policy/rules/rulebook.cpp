@@ -15,12 +15,19 @@ constexpr std::array<std::string_view, 8> words{"low", "f32",    "tf32",  "bf16"
 std::string_view name(Compute compute) { return words[std::size_t(compute)]; }
 std::vector<std::string_view> compute_names() { return {words.begin(), words.end()}; }
 
-const Quantizer* Treatment::quantizer(Role role) const {
-  const std::optional<RoleRule>& rule = roles[std::size_t(role)];
+/// Returns the entry for an operand; if there is none, the entry for all operands.
+const std::optional<RoleRule>& Treatment::said(Role role,
+                                               std::optional<std::size_t> operand) const {
+  const std::optional<Role> own = operand ? of_operand(role, *operand) : std::nullopt;
+  return roles[std::size_t(own && roles[std::size_t(*own)] ? *own : role)];
+}
+
+const Quantizer* Treatment::quantizer(Role role, std::optional<std::size_t> operand) const {
+  const std::optional<RoleRule>& rule = said(role, operand);
   if (rule && rule->kind == RoleRule::Kind::grid) return &rule->quantizer;
   if (rule && rule->kind == RoleRule::Kind::none) return nullptr;
   switch (role) {
-    case Role::input_backward: return quantizer(Role::input);
+    case Role::input_backward: return quantizer(Role::input, operand);
     case Role::weight_backward: return quantizer(Role::weight);
     case Role::grad_output_weight: return quantizer(Role::grad_output);
     case Role::input:
@@ -29,23 +36,31 @@ const Quantizer* Treatment::quantizer(Role role) const {
     case Role::output:
     case Role::grad_output:
     case Role::grad_input:
-    case Role::grad_weight: break;
+    case Role::grad_weight:
+    case Role::input_0:
+    case Role::input_1:
+    case Role::input_0_backward:
+    case Role::input_1_backward: break;
   }
   return nullptr;
 }
 
+bool Treatment::says(Role use, std::size_t operand) const {
+  const std::optional<RoleRule>& rule = said(use, operand);
+  return rule && rule->kind != RoleRule::Kind::as_used;
+}
+
 bool Treatment::backward_differs() const {
-  const auto given = [&](Role role) {
-    const std::optional<RoleRule>& rule = roles[std::size_t(role)];
-    return rule && rule->kind != RoleRule::Kind::as_used;
-  };
-  return given(Role::input_backward) || given(Role::weight_backward);
+  constexpr std::size_t others = 2;  // the operands that "input" alone is for
+  for (std::size_t operand = 0; operand <= others; ++operand)
+    if (says(Role::input_backward, operand) || says(Role::weight_backward, operand)) return true;
+  return false;
 }
 
 bool Treatment::quantizes() const {
-  for (int role = 0; role < role_count; ++role)
-    if (quantizer(Role(role))) return true;
-  return false;
+  return std::ranges::any_of(roles, [](const std::optional<RoleRule>& rule) {
+    return rule && rule->kind == RoleRule::Kind::grid;
+  });
 }
 
 RuleMatcher::RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book,
@@ -58,6 +73,11 @@ RuleMatcher::RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook>
 }
 
 bool RuleMatcher::matches(std::size_t number, const Site& site, const OpInfo& op) const {
+  const std::optional<int64_t>& ordinal = book_->rules[number].match.ordinal;
+  return (!ordinal || *ordinal == site.ordinal) && matches_any_call(number, site, op);
+}
+
+bool RuleMatcher::matches_any_call(std::size_t number, const Site& site, const OpInfo& op) const {
   const Match& match = book_->rules[number].match;
   if (!match.ops.empty() && std::ranges::find(match.ops, op.name) == match.ops.end()) return false;
   if (match.asks && *match.asks != op.cast_class) return false;
@@ -77,7 +97,13 @@ Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t ste
     if (rule.compute) result.compute = rule.compute;
     if (rule.result) result.result = rule.result;
     if (rule.accumulate) result.accumulate = rule.accumulate;
-    for (const auto& [role, said] : rule.roles) result.roles[std::size_t(role)] = said;
+    // "input" replaces what earlier rules say about one operand. In a rule it comes before
+    // "input.0".
+    for (const auto& [role, said] : rule.roles) {
+      for (const std::size_t operand : {0, 1})
+        if (const auto own = of_operand(role, operand)) result.roles[std::size_t(*own)].reset();
+      result.roles[std::size_t(role)] = said;
+    }
     result.from_rules.push_back(int(i));
   }
   return result;

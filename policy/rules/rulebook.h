@@ -45,6 +45,7 @@ struct Match {
   std::optional<CastClass> asks{};  // the class that operations ask for (OpInfo)
   std::string path = "**";
   std::vector<std::string> except{};
+  std::optional<int64_t> ordinal{};  // of the site (Site::ordinal); none: every call
   /// Calls of Training::step(), skipped ones included: from the first up to, without, the second.
   int64_t from_step = 0, to_step = std::numeric_limits<int64_t>::max();
   bool operator==(const Match&) const = default;
@@ -76,15 +77,22 @@ struct Rulebook {
 struct Treatment {
   std::optional<Compute> compute{};
   std::optional<DType> result{};
-  std::array<std::optional<RoleRule>, role_count> roles{};
+  std::array<std::optional<RoleRule>, rule_role_count> roles{};
   std::optional<Accumulator> accumulate{};
   std::vector<int> from_rules{};  // that made it, by number
 
   /// Returns the quantizer of a role, or null. A use without a rule has that of its role.
-  const Quantizer* quantizer(Role role) const;
+  /// `operand`: the number of the tensor among the operation's operands, for the roles input and
+  /// input_backward; without it, entries for one operand are ignored.
+  const Quantizer* quantizer(Role role, std::optional<std::size_t> operand = {}) const;
+  /// Returns whether a rule sets a use of an operand to something other than its role.
+  bool says(Role use, std::size_t operand) const;
   /// Returns whether backward uses other operands than forward.
   bool backward_differs() const;
   bool quantizes() const;
+
+ private:
+  const std::optional<RoleRule>& said(Role role, std::optional<std::size_t> operand) const;
 };
 
 /// A rulebook prepared for one model.
@@ -98,6 +106,8 @@ class RuleMatcher {
   Treatment treatment(const Site& site, const OpInfo& op, int64_t step) const;
   /// Returns whether a rule matches a site in some step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
+  /// The same for a rule without its ordinal.
+  bool matches_any_call(std::size_t rule, const Site& site, const OpInfo& op) const;
   /// Returns the first step after `step` in which a rule begins or ends; the largest number if
   /// there is none.
   int64_t next_change(int64_t step) const;

@@ -7,20 +7,50 @@
 namespace halftone::policy {
 
 namespace {
-constexpr std::array<std::string_view, role_count> names{
-    "input",       "input.backward",     "weight",     "weight.backward", "bias", "output",
-    "grad_output", "grad_output.weight", "grad_input", "grad_weight"};
+constexpr std::array<std::string_view, rule_role_count> names{"input",
+                                                              "input.backward",
+                                                              "weight",
+                                                              "weight.backward",
+                                                              "bias",
+                                                              "output",
+                                                              "grad_output",
+                                                              "grad_output.weight",
+                                                              "grad_input",
+                                                              "grad_weight",
+                                                              "input.0",
+                                                              "input.1",
+                                                              "input.0.backward",
+                                                              "input.1.backward"};
 }  // namespace
+
+bool is_use(Role role) {
+  return role == Role::input_backward || role == Role::weight_backward ||
+         role == Role::grad_output_weight || role == Role::input_0_backward ||
+         role == Role::input_1_backward;
+}
+
+std::optional<std::size_t> operand_of(Role role) {
+  if (role == Role::input_0 || role == Role::input_0_backward) return 0;
+  if (role == Role::input_1 || role == Role::input_1_backward) return 1;
+  return {};
+}
+
+std::optional<Role> of_operand(Role role, std::size_t operand) {
+  if (operand > 1) return {};
+  if (role == Role::input) return operand == 0 ? Role::input_0 : Role::input_1;
+  if (role == Role::input_backward)
+    return operand == 0 ? Role::input_0_backward : Role::input_1_backward;
+  return {};
+}
 
 std::string_view name(Role role) { return names[std::size_t(role)]; }
 
 std::optional<Role> role_named(std::string_view name) {
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) return {};
-  return Role(found - names.begin());
+  const auto found = std::ranges::find(names, name) - names.begin();
+  return found < role_count ? std::optional(Role(found)) : std::nullopt;
 }
 
-std::vector<std::string_view> role_names() { return {names.begin(), names.end()}; }
+std::vector<std::string_view> rule_role_names() { return {names.begin(), names.end()}; }
 
 std::string name(const Site& site) {
   std::string text = site.path;

@@ -119,7 +119,7 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
   resolved.flops = flops_of(op, inputs);
   entry.name = name(resolved.site);
   entry.seed = site_seed(settings_.seed, entry.name);
-  require_possible(entry);
+  require_possible(entry), require_operands(entry);
   resolved.treatment = treatment_of(entry, at_->step);
   return entry;
 }
@@ -137,7 +137,9 @@ void PolicySession::require_possible(const Entry& entry) const {
     const auto treatment = treatment_of(entry, step);
     if (treatment->backward_differs() && entry.op->once)
       fail<UsageError>(
-          where_, matcher_.last_about(*treatment, {Role::input_backward, Role::weight_backward}),
+          where_,
+          matcher_.last_about(*treatment, {Role::input_backward, Role::weight_backward,
+                                           Role::input_0_backward, Role::input_1_backward}),
           " at ", entry.name, ": ", entry.op->name,
           " cannot be computed twice, so \"input.backward\" is not possible here. "
           "Leave it out of the rule, or except this place.");
@@ -155,6 +157,20 @@ void PolicySession::require_possible(const Entry& entry) const {
   }
 }
 
+/// Checks that the operation has the operands that its rules name.
+void PolicySession::require_operands(const Entry& entry) const {
+  const std::vector<Rule>& rules = matcher_.book().rules;
+  const std::size_t inputs = entry.resolved.roles.size();
+  for (std::size_t i = 0; i < rules.size(); ++i)
+    for (const auto& [role, said] : rules[i].roles)
+      if (operand_of(role).value_or(0) >= std::max<std::size_t>(inputs, 1) &&
+          matcher_.matches(i, entry.resolved.site, *entry.op))
+        fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name, "\") at ", entry.name, ": ",
+                         entry.op->name, " has one input, so \"", policy::name(role),
+                         "\" is not possible here. Name the operations in \"match\", or except "
+                         "this place.");
+}
+
 /// Checks that the device has TF32: a model may move from a GPU to a CPU between two passes.
 void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inputs) const {
   if (!inputs.empty() && inputs[0].defined() && inputs[0].device().kind == DeviceKind::cpu)
@@ -168,8 +184,8 @@ void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inp
 void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> operands) const {
   const ResolvedSite& resolved = entry.resolved;
   const Treatment& treatment = *resolved.treatment;
-  const auto require = [&](Role role, DType dtype) {
-    const Quantizer* quantizer = treatment.quantizer(role);
+  const auto require = [&](Role role, DType dtype, std::size_t operand = 0) {
+    const Quantizer* quantizer = treatment.quantizer(role, operand);
     if (quantizer && is_floating(dtype) && !quantizer->exact_in(dtype))
       fail_inexact(where_, entry.name, role, *quantizer, dtype);
   };
@@ -177,8 +193,9 @@ void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> op
     if (!operands[i].defined()) continue;
     const DType dtype = operands[i].dtype();
     const Role role = resolved.roles[i];
-    require(role, dtype);
-    if (role == Role::input) require(Role::input_backward, dtype), require(Role::grad_input, dtype);
+    require(role, dtype, i);
+    if (role == Role::input)
+      require(Role::input_backward, dtype, i), require(Role::grad_input, dtype);
     if (role == Role::weight) require(Role::weight_backward, dtype);
     if (role != Role::input) require(Role::grad_weight, dtype);
   }
@@ -264,27 +281,59 @@ std::vector<ResolvedSite> PolicySession::resolved() const {
   return sites;
 }
 
-/// Returns whether a site of this process, or of another one, uses a rule.
-bool PolicySession::is_used(std::size_t rule) const {
-  if (!used_by_any_.empty() && used_by_any_[rule]) return true;
-  return std::ranges::any_of(entries_, [&](const auto& entry) {
-    return matcher_.matches(rule, entry.second.resolved.site, *entry.second.op);
+/// Returns whether a site of this process matches a rule. With `operand`: whether it also has an
+/// activation there.
+bool PolicySession::is_met_here(std::size_t rule, std::optional<std::size_t> operand) const {
+  return std::ranges::any_of(entries_, [&](const auto& each) {
+    const ResolvedSite& resolved = each.second.resolved;
+    if (!matcher_.matches(rule, resolved.site, *each.second.op)) return false;
+    if (!operand) return true;
+    if (*operand >= std::min(resolved.roles.size(), resolved.operands.size())) return false;
+    const std::optional<DType> dtype = resolved.operands[*operand];
+    return resolved.roles[*operand] == Role::input && dtype && is_floating(*dtype);
   });
+}
+
+/// The same for sites of this process and of all others.
+bool PolicySession::is_met(std::size_t rule, std::optional<std::size_t> operand) const {
+  const std::size_t place = 3 * rule + (operand ? 1 + *operand : 0);
+  return (!used_by_any_.empty() && used_by_any_[place]) || is_met_here(rule, operand);
+}
+
+void PolicySession::fail_unmatched(std::size_t number) const {
+  const Rule& rule = matcher_.book().rules[number];
+  std::vector<std::string> paths;
+  int largest = -1;  // ordinal of the operations that the rest of the rule matches
+  for (const auto& [key, entry] : entries_) {
+    const Site& site = entry.resolved.site;
+    paths.push_back(site.path);
+    if (matcher_.matches_any_call(number, site, *entry.op))
+      largest = std::max(largest, site.ordinal);
+  }
+  std::ranges::sort(paths);
+  if (largest >= 0 && rule.match.ordinal)
+    fail<UsageError>(where_, "rule ", number, " (\"", rule.name,
+                     "\") matches nothing in this model: its ordinal is ", *rule.match.ordinal,
+                     ", and the largest ordinal of its operations is ", largest,
+                     ". Mark it \"optional\" if that is meant.");
+  fail<UsageError>(where_, "rule ", number, " (\"", rule.name,
+                   "\") matches nothing in this model: no operation that it is for has a path "
+                   "like \"",
+                   rule.match.path, "\". The nearest is \"", nearest_path(rule.match.path, paths),
+                   "\". Mark it \"optional\" if that is meant.");
 }
 
 void PolicySession::require_all_rules_used() const {
   const std::vector<Rule>& rules = matcher_.book().rules;
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    if (rules[i].optional || is_used(i)) continue;
-    std::vector<std::string> paths;
-    for (const auto& [key, entry] : entries_) paths.push_back(entry.resolved.site.path);
-    std::ranges::sort(paths);
-    fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name,
-                     "\") matches nothing in this model: no operation that it is for has a path "
-                     "like \"",
-                     rules[i].match.path, "\". The nearest is \"",
-                     nearest_path(rules[i].match.path, paths),
-                     "\". Mark it \"optional\" if that is meant.");
+    if (rules[i].optional) continue;
+    if (!is_met(i)) fail_unmatched(i);
+    for (const auto& [role, said] : rules[i].roles)
+      if (const auto operand = operand_of(role); operand && !is_met(i, operand))
+        fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name, "\"): \"", policy::name(role),
+                         "\" changes no tensor: operand ", *operand,
+                         " is not an activation at any site of the rule. Use \"weight\" for "
+                         "parameters, or mark the rule \"optional\".");
   }
 }
 

@@ -105,7 +105,10 @@ class PolicySession final : public amp::Session {
   bool watches(uint64_t pass) const;
   std::string name_of(const std::vector<Tensor>& parameters, std::size_t i) const;
   void follow_rules();
-  bool is_used(std::size_t rule) const;
+  bool is_met(std::size_t rule, std::optional<std::size_t> operand = {}) const;
+  bool is_met_here(std::size_t rule, std::optional<std::size_t> operand) const;
+  void require_operands(const Entry& entry) const;
+  [[noreturn]] void fail_unmatched(std::size_t rule) const;
   std::vector<const Quantizer*> grids_from_history() const;
   void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
                    const Tensor& skip = {}) const;
@@ -120,8 +123,10 @@ class PolicySession final : public amp::Session {
   std::shared_ptr<TensorScales> scales_;
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
-  bool rules_used_ = false;          // whether it is known that each rule matches something
-  std::vector<bool> used_by_any_{};  // rules, by the sites of all ranks; empty: one process
+  bool rules_used_ = false;  // whether it is known that each rule matches something
+  /// By the sites of all ranks; empty: one process. Three places for each rule: the rule, and its
+  /// entries for the operands 0 and 1.
+  std::vector<bool> used_by_any_{};
   std::vector<uint64_t> watched_{};  // passes since the last step that the observer requested
   bool lists_sites_ = true, repeats_ = false;
   /// This many passes have counters of their own.

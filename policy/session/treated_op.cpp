@@ -67,7 +67,7 @@ class TreatedOp final : public OpTap {
         if (own[i].defined()) gradients[i] = std::move(own[i]);
     };
     const Tensor seen = rounded(Role::grad_output, dy, sums().gradient.of(0), 0);
-    const bool apart = says(Role::grad_output_weight);
+    const bool apart = call_.treatment->says(Role::grad_output_weight, 0);
     if (seen.body() == dy.body() && !apart) gradients = node.backward(dy);
     else if (weights == 0 && biases == 0) gradients = node.backward(seen);
     else {
@@ -105,7 +105,8 @@ class TreatedOp final : public OpTap {
       const Role role = role_of(i);
       if (role == Role::bias) continue;
       const Role use = role == Role::input ? Role::input_backward : Role::weight_backward;
-      if (says(use)) used[i] = rounded(use, inputs[i], sums().backward.of(i), i);
+      if (call_.treatment->says(use, i))
+        used[i] = rounded(use, inputs[i], sums().backward.of(i), i);
     }
     return used;
   }
@@ -119,19 +120,13 @@ class TreatedOp final : public OpTap {
         fail_inexact(call_.where, call_.site, role, *quantizer, dtype);
   }
 
-  /// Returns whether the rules set a use to something other than its role.
-  bool says(Role use) const {
-    const std::optional<RoleRule>& own = call_.treatment->roles[std::size_t(use)];
-    return own && own->kind != RoleRule::Kind::as_used;
-  }
-
   Tensor seen_by_weight(const Tensor& dy, uint32_t weights) const {
     const auto input = std::size_t(std::countr_zero(weights));
     return rounded(Role::grad_output_weight, dy, sums().gradient.of(input), 0);
   }
 
   Tensor rounded(Role role, const Tensor& x, Sums sums, std::size_t input) const {
-    const Quantizer* quantizer = call_.treatment->quantizer(role);
+    const Quantizer* quantizer = call_.treatment->quantizer(role, input);
     const bool quantizes = quantizer && x.defined() && is_floating(x.dtype()) && x.dtype() != f64;
     const Seen seen{call_.site, call_.op->name, role, input, quantizes ? quantizer : nullptr};
     const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;

@@ -70,6 +70,26 @@ def test_roles_by_hand(torch):
         assert (got == wanted).float().mean() > 0.99  # sums of another order may cross a midpoint
 
 
+def test_rules_for_one_call_and_one_operand(torch):
+    class Products(torch.nn.Module):
+        def forward(self, q, k, v):
+            return (q @ k) @ v
+
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(4, 4, requires_grad=True) for _ in range(3))
+    rule = {"match": {"op": "matmul", "ordinal": 1}, "input.1": "e2m1", "input.0.backward": "e4m3"}
+    y = policy([rule]).apply(Products(), (q.detach(), k.detach(), v.detach()))(q, k, v)
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    p, rounded = (q @ k).detach(), ht.round_to(v.detach(), "e2m1")
+    assert torch.equal(y, p @ rounded)
+    dp = dy @ rounded.t()
+    assert torch.allclose(v.grad, ht.round_to(p, "e4m3").t() @ dy) and not torch.allclose(v.grad, p.t() @ dy)
+    assert torch.allclose(q.grad, dp @ k.detach().t()) and torch.allclose(k.grad, q.detach().t() @ dp)
+    with pytest.raises(ht.UsageError, match="its ordinal is 2, and the largest ordinal of its operations is 1"):
+        policy([{"match": {"op": "matmul", "ordinal": 2}, "input": "e2m1"}]).apply(Products(), (q, k, v))
+
+
 def test_conv_and_matmul_blocks_run_along_sums(torch, root):
     model, x = model_of(torch)
     table = json.loads(json.dumps(policy([{"match": {"asks": "low_precision"}, "input": "mxfp8", "weight": "mxfp8"}]).resolved(model, x)))

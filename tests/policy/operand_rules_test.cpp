@@ -1,0 +1,282 @@
+// Rules for one call of an operation in a module (match.ordinal), and for one operand (input.0,
+// input.1): the bits of quantizations written by hand, errors, tables and texts.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/quantized.h>
+#include <halftone/policy/resolved/resolved_table.h>
+
+#include "../temporary_directory.h"
+#include "policy_cases.h"
+#include "session_cases.h"
+
+namespace halftone::test::operand_rules_test {
+namespace {
+
+using policy::Role;
+
+/// (a b) c of three activations: two products in one module.
+struct TwoProducts final : nn::Module {
+  Tensor operator()(const Tensor& a, const Tensor& b, const Tensor& c) const {
+    const CallScope scope(this);
+    return matmul(relu(matmul(a, b)), c);
+  }
+  void describe(nn::Fields&) override {}
+};
+
+struct Model final : nn::Module {
+  TwoProducts products;
+  nn::Parameter weight{numbers({6, 5}, 9)};
+  void describe(nn::Fields& field) override {
+    field("products", products), field("weight", weight);
+  }
+};
+
+/// One pass of the model under rules.
+struct Products {
+  Model model;
+  optim::Sgd sgd;
+  amp::Training training;
+  Tensor a{numbers({4, 6}, 1)}, b{numbers({6, 7}, 2)}, c{numbers({7, 3}, 3)},
+      dy{numbers({4, 3}, 4)}, y{};
+  explicit Products(const std::string& rules)
+      : sgd(model.parameters(), {.lr = 0.1}),
+        training(policy::parse(policy_with(rules)), model, sgd) {
+    for (Tensor* x : {&a, &b, &c}) x->set_requires_grad();
+    y = training.forward([&] { return model.products(a, b, c); });
+    y.backward(dy);
+  }
+};
+
+/// The quantizers of one product: of forward, and of the products of backward.
+struct Rounded {
+  const char *left = nullptr, *right = nullptr, *left_backward = nullptr, *right_backward = nullptr;
+};
+
+Tensor on(const char* quantizer, const Tensor& x) {
+  return quantizer ? quantized(x.detach(), {.quantizer = *quantizer_named(quantizer)}) : x.detach();
+}
+
+/// Computes both products and all gradients with explicit calls of quantized().
+void check_written_by_hand(const Products& pass, const Rounded& first, const Rounded& second) {
+  const NoGrad no_grad;
+  const auto use = [](const char* own, const char* role) { return own ? own : role; };
+  const Tensor h = matmul(on(first.left, pass.a), on(first.right, pass.b)), r = relu(h);
+  CHECK(floats(pass.y) == floats(matmul(on(second.left, r), on(second.right, pass.c))));
+  const Tensor r_used = on(use(second.left_backward, second.left), r),
+               c_used = on(use(second.right_backward, second.right), pass.c),
+               a_used = on(use(first.left_backward, first.left), pass.a),
+               b_used = on(use(first.right_backward, first.right), pass.b);
+  const Tensor dr = matmul(pass.dy, transpose(c_used, 0, 1));
+  const Tensor dh = where(h > 0.0, dr, zeros({4, 7}));
+  CHECK(floats(pass.c.grad()) == floats(matmul(transpose(r_used, 0, 1), pass.dy)));
+  CHECK(floats(pass.a.grad()) == floats(matmul(dh, transpose(b_used, 0, 1))));
+  CHECK(floats(pass.b.grad()) == floats(matmul(transpose(a_used, 0, 1), dh)));
+}
+
+TEST_CASE("a rule with an ordinal quantizes only that call") {
+  check_written_by_hand(Products(R"({"match": {"op": "matmul"}, "input": "e2m1"})"),
+                        {"e2m1", "e2m1"}, {"e2m1", "e2m1"});
+  check_written_by_hand(Products(R"({"match": {"op": "matmul", "ordinal": 1}, "input": "e2m1"})"),
+                        {}, {"e2m1", "e2m1"});
+  check_written_by_hand(Products(R"({"match": {"op": "matmul", "ordinal": 0}, "input": "e2m1"})"),
+                        {"e2m1", "e2m1"}, {});
+}
+
+TEST_CASE("a rule for one operand quantizes only that operand") {
+  check_written_by_hand(Products(R"({"match": {"op": "matmul"}, "input.1": "e2m1"})"),
+                        {nullptr, "e2m1"}, {nullptr, "e2m1"});
+  check_written_by_hand(Products(R"({"match": {"op": "matmul", "ordinal": 1}, "input.0": "e2m1"})"),
+                        {}, {.left = "e2m1"});
+  check_written_by_hand(
+      Products(R"({"match": {"op": "matmul", "ordinal": 1}, "input.1": "e4m3", "input.0": "e3m2",
+                   "input.1.backward": "e2m1"})"),
+      {}, {"e3m2", "e4m3", nullptr, "e2m1"});
+  check_written_by_hand(
+      Products(R"({"match": {"op": "matmul"}, "input.0.backward": "e2m1", "input": "e4m3"})"),
+      {"e4m3", "e4m3", "e2m1", nullptr}, {"e4m3", "e4m3", "e2m1", nullptr});
+}
+
+TEST_CASE("the entry for one operand wins in its rule, and later rules win over earlier ones") {
+  // In one rule, in any order.
+  check_written_by_hand(
+      Products(R"({"match": {"op": "matmul"}, "input.1": "e2m1", "input": "e4m3"})"),
+      {"e4m3", "e2m1"}, {"e4m3", "e2m1"});
+  check_written_by_hand(
+      Products(R"({"match": {"op": "matmul"}, "input.1": "none", "input": "e4m3"})"),
+      {"e4m3", nullptr}, {"e4m3", nullptr});
+  // A later "input" is for both operands.
+  check_written_by_hand(Products(R"({"match": {"op": "matmul"}, "input.1": "e2m1"},
+                                    {"match": {"op": "matmul", "ordinal": 1}, "input": "e4m3"})"),
+                        {nullptr, "e2m1"}, {"e4m3", "e4m3"});
+  // A later entry for one operand leaves the other one.
+  check_written_by_hand(Products(R"({"match": {"op": "matmul"}, "input": "e2m1"},
+                                    {"match": {"op": "matmul", "ordinal": 0}, "input.0": "e4m3"})"),
+                        {"e4m3", "e2m1"}, {"e2m1", "e2m1"});
+  // A later "input" does not change uses; a later "input.backward" is for both operands.
+  check_written_by_hand(Products(R"({"match": {"op": "matmul"}, "input.0.backward": "e2m1"},
+                  {"match": {"op": "matmul"}, "input": "e4m3"},
+                  {"match": {"op": "matmul", "ordinal": 1}, "input.backward": "as_used"})"),
+                        {"e4m3", "e4m3", "e2m1", nullptr}, {"e4m3", "e4m3"});
+  check_written_by_hand(
+      Products(R"({"match": {"op": "matmul"}, "input.backward": "e2m1", "input.1": "e4m3",
+                   "input.1.backward": "as_used"})"),
+      {nullptr, "e4m3", "e2m1", "e4m3"}, {nullptr, "e4m3", "e2m1", "e4m3"});
+}
+
+TEST_CASE("a weight keeps its role as the right operand; numbers count all operands") {
+  Model model;
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(
+      policy::parse(policy_with(R"({"match": {"op": "matmul"}, "input.0": "e2m1"})")), model, sgd);
+  const Tensor x = numbers({4, 6}, 1);
+  const Tensor y = training.forward([&] { return matmul(x, model.weight); });
+  const NoGrad no_grad;
+  CHECK(floats(y) == floats(matmul(on("e2m1", x), model.weight.detach())));
+}
+
+// --- errors
+
+/// Returns the message of a pass and the checks of its rules.
+std::string message_under(const std::string& rules) {
+  return message_of<UsageError>(
+      [&] { policy::session_of(Products(rules).training).require_all_rules_used(); });
+}
+
+TEST_CASE("ordinals and operands that a file cannot have") {
+  const auto ordinal = [](const char* value) {
+    return refusal_of_rule(R"("match": {"ordinal": )" + std::string(value) + "}");
+  };
+  CHECK(ordinal("0") == "accepted");
+  CHECK(ordinal("-1") ==
+        "/rules/0/match/ordinal: expected a whole number from 0 to 1073741824, got -1.");
+  CHECK(ordinal("1.5") ==
+        "/rules/0/match/ordinal: expected a whole number from 0 to 1073741824, got 1.5.");
+  CHECK(ordinal(R"("1")") == "/rules/0/match/ordinal: expected a number, got a text.");
+  CHECK(refusal_of_rule(R"("input.2": "e4m3")") ==
+        "/rules/0/input.2: rules name only the operands 0 and 1. \"input\" alone is for all "
+        "operands.");
+  CHECK(refusal_of_rule(R"("input.a": "e4m3")")
+            .starts_with("/rules/0/input.a: a rule has no entry \"input.a\". Did you mean "));
+  CHECK(refusal_of_rule(R"("input.1": "as_used")").starts_with("/rules/0/input.1: as_used is of "));
+  CHECK(refusal_of_rule(R"("input.1.backward": "as_used")") == "accepted");
+  CHECK(refusal_of_rule(R"("match": {"op": ["relu", "softmax"]}, "input.1": "e4m3")") ==
+        "/rules/0/input.1: an operation with one input has no operand 1: relu, softmax. Use "
+        "\"input\", or leave the entry out.");
+  CHECK(refusal_of_rule(R"("match": {"op": "relu"}, "input.1.backward": "e4m3")")
+            .starts_with(
+                "/rules/0/input.1.backward: an operation with one input has no operand 1: relu."));
+  for (const char* op : {"add", "matmul", "linear", "cat", "where", "lstm", "einsum"}) {
+    CAPTURE(op);
+    CHECK(refusal_of_rule(R"("match": {"op": ")" + std::string(op) + R"("}, "input.1": "e4m3")") ==
+          "accepted");
+  }
+  CHECK(refusal_of_rule(R"("match": {"op": "relu"}, "input.0": "e4m3")") == "accepted");
+  CHECK(refusal_of_rule(R"("compute": "bf16", "input.1": "fp8_block")")
+            .starts_with("/rules/0/input.1: the grid of \"input.1\" is e4m3, blocks of "));
+}
+
+TEST_CASE("ordinals and operands that a model does not have") {
+  CHECK(message_under(
+            R"({"name": "third", "match": {"op": "matmul", "ordinal": 2}, "input": "e4m3"})") ==
+        "[policy t] rule 0 (\"third\") matches nothing in this model: its ordinal is 2, and the "
+        "largest ordinal of its operations is 1. Mark it \"optional\" if that is meant.");
+  CHECK(message_under(
+            R"({"match": {"op": "matmul", "ordinal": 2}, "input": "e4m3", "optional": true})")
+            .empty());
+  CHECK(contains(message_under(R"({"match": {"op": "linear", "ordinal": 0}, "input": "e4m3"})"),
+                 "no operation that it is for has a path like \"**\""));
+  CHECK(message_under(R"({"name": "all", "input.1": "e4m3"})") ==
+        "[policy t] rule 0 (\"all\") at products/relu.0: relu has one input, so \"input.1\" is not "
+        "possible here. Name the operations in \"match\", or except this place.");
+  CHECK(message_under(R"({"match": {"asks": "low_precision"}, "input.1": "e4m3"})").empty());
+  // The right operand of a linear layer is its weight.
+  CHECK(message_of<UsageError>([] {
+          Steps steps(
+              policy_with(R"({"name": "r", "match": {"op": "linear"}, "input.1": "e4m3"})"));
+          steps.step(0);
+        }) ==
+        "[policy t] rule 0 (\"r\"): \"input.1\" changes no tensor: operand 1 is not an activation "
+        "at any site of the rule. Use \"weight\" for parameters, or mark the rule \"optional\".");
+}
+
+// --- tables and texts
+
+TEST_CASE("tables show operands, and hashes depend on their effect") {
+  const auto hash = [](const std::string& rules) {
+    return policy::resolved_hash(policy::session_of(Products(rules).training));
+  };
+  const std::string both = R"({"match": {"op": "matmul"}, "input": "e4m3"})";
+  CHECK(hash(R"({"match": {"op": "matmul"}, "input": "e4m3", "input.1": "e4m3"})") == hash(both));
+  CHECK(hash(R"({"match": {"op": "matmul"}, "input.1": "e2m1"},)" + both) == hash(both));
+  std::set<std::string> hashes{hash(R"({"match": {"op": "matmul"}, "input": "none"})")};
+  for (const char* rule :
+       {R"("op": "matmul"}, "input": "e4m3")", R"("op": "matmul"}, "input.0": "e4m3")",
+        R"("op": "matmul"}, "input.1": "e4m3")",
+        R"("op": "matmul", "ordinal": 1}, "input": "e4m3")",
+        R"("op": "matmul"}, "input": "e4m3", "input.1": "none")",
+        R"("op": "matmul"}, "input.1.backward": "e4m3")",
+        R"("op": "matmul"}, "input.1.backward": "none", "input": "e4m3")"}) {
+    CAPTURE(rule);
+    CHECK(hashes.insert(hash(R"({"match": {)" + std::string(rule) + "}")).second);
+  }
+  const Products pass(
+      R"({"name": "pv", "match": {"op": "matmul", "ordinal": 1}, "input": "e4m3", "input.1": "none"})");
+  const policy::PolicySession& session = policy::session_of(pass.training);
+  const std::string table = policy::resolved_table(session);
+  CHECK(contains(table, "products/matmul.0  1      low_precision | f32 | |\n"));
+  CHECK(contains(table,
+                 "products/matmul.1  1      low_precision | f32 | input=e4m3 input.1=none | 0\n"));
+  CHECK(contains(table, "rule 0 (pv): 1 sites, "));
+  const auto json = nlohmann::json::parse(policy::resolved_json(session));
+  for (const auto& site : json["sites"])
+    if (site["site"] == "products/matmul.1")
+      CHECK(site["roles"] == nlohmann::json{{"input", "e4m3"},
+                                            {"input.1", "none"},
+                                            {"input.backward", "e4m3"},
+                                            {"input.1.backward", "none"}});
+  const Products other(both);
+  CHECK(contains(policy::resolved_difference(session, policy::session_of(other.training)),
+                 "products/matmul.1\n  - low_precision | f32 | input=e4m3 input.1=none\n"
+                 "  + low_precision | f32 | input=e4m3\n"));
+}
+
+TEST_CASE("ordinals and operands survive writing; files without them have the same text") {
+  const policy::PolicyFile file = file_of(R"("rules": [{"match": {"op": "matmul", "ordinal": 1},
+    "input": "e4m3", "input.0": "mxfp4", "input.1": "none", "input.0.backward": "as_used",
+    "input.1.backward": "e5m2"}])");
+  const policy::Rule& rule = file.rules.rules.at(0);
+  CHECK(rule.match.ordinal == 1);
+  CHECK(rule.roles.size() == 5);
+  CHECK(rule.roles.at(Role::input_0).quantizer == *quantizer_named("mxfp4"));
+  const std::string text = policy::write(file);
+  const policy::PolicyFile again = policy::read_text(text, "again");
+  CHECK(again.rules == file.rules);
+  CHECK(policy::write(again) == text);
+  policy::PolicyFile first = file;
+  first.rules.rules[0].match.ordinal = 0;
+  CHECK(policy::hash(first) != policy::hash(file));
+  const std::string plain = policy::write(file_of(R"("rules": [{"input": "e4m3"}])"));
+  CHECK_FALSE(contains(plain, "ordinal"));
+  CHECK_FALSE(contains(plain, "input."));
+}
+
+TEST_CASE("policies without ordinals and operands have the hashes of earlier versions") {
+  const std::pair<const char*, const char*> hashes[]{
+      {"mxfp8", "b25ae8b49762a5d2"},
+      {"nvfp4", "9ecb7c8a4f7eb8b9"},
+      {"te_delayed_hybrid", "cffade46f6e0596e"},
+      {"deepseek_v3", "fd41af607eb39574"},
+      {"quartet2", "7c0ea4d5a62e158f"},
+  };
+  for (const auto& [name, hash] : hashes) {
+    CAPTURE(name);
+    CHECK(policy::hash(policy::named_or_read(name)) == hash);
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test::operand_rules_test
