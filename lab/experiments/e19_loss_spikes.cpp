@@ -78,7 +78,7 @@ void run(Findings& found) {
       }
       const double loss = median(late);
       if (strategy.name == "fp32") base = loss;
-      // Of a Poisson count of 0 the mean is below 3 with 95 %.
+      // If a Poisson count is 0, its mean is below 3 with 95 %.
       table.row({number(lr), strategy.name, std::to_string(all.spikes), std::to_string(all.steps),
                  all.spikes == 0 ? std::to_string(all.steps / 3) : "", number(loss),
                  strategy.name == "fp32" ? "" : percent(loss / base - 1)});
