@@ -228,12 +228,13 @@ HT_HD constexpr Scale scale_per_tensor(float s) { return {s, 1 / s, 1}; }
 HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
   const bool by_quotient = n.rule == ScaleRule::rceil;
   uint32_t bits = magnitude_bits(by_quotient ? amax / n.max : amax);
+  // The significand of a subnormal is a whole number: a times 2^149, which a float holds exactly.
+  const bool subnormal = bits < 0x800000u;
+  bits = detail::choose(subnormal, std::bit_cast<uint32_t>(float(int32_t(bits & 0x7fffffu))), bits);
   bits += n.rule == ScaleRule::even ? uint32_t(n.half_unit) : 0u;
-  const int32_t floor = int32_t(bits >> 23) - 127;
+  const int32_t floor = int32_t(bits >> 23) - (subnormal ? 127 + 149 : 127);
   const bool up = (by_quotient || n.rule == ScaleRule::ceil) && (bits & 0x7fffffu) != 0;
   int32_t exponent = floor + int32_t(up) - (by_quotient ? 0 : n.max_exponent);
-  // a / max is subnormal: its power of two is 2^-127 or, above that, 2^-126.
-  if (by_quotient && floor == -127) exponent = bits > 0x400000u ? -126 : -127;
   exponent = exponent < -127 ? -127 : exponent;
   return exponent > 127 ? 127 : exponent;
 }
