@@ -100,6 +100,14 @@ struct Scaling {
   bool operator==(const Scaling&) const = default;
 };
 
+/// A bound of magnitudes that follows from the tensor (core/clip.h). At most one entry has a value.
+struct Clip {
+  std::optional<double> rms{};       // a multiple of the root mean square
+  std::optional<double> quantile{};  // a share of the numbers, whose magnitudes are in the bound
+  bool any() const { return rms || quantile; }
+  bool operator==(const Clip&) const = default;
+};
+
 struct Quantizer {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
@@ -116,6 +124,9 @@ struct Quantizer {
   /// 2 to 256 ascending numbers that replace `grid`, whose max must be their largest magnitude.
   /// Numbers beyond them saturate. Ties of nearest_even go to the number whose place is even.
   std::vector<float> table{};
+  /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
+  /// the scale follows from them.
+  Clip clip{};
 
   /// Returns a quantizer for a table: sorted, with `grid` filled in.
   static Quantizer of_table(std::vector<float> numbers);
@@ -159,6 +170,8 @@ struct QuantizeCall {
   /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n
   /// key_stride
   uint64_t key_stride = 0;
+  /// for surveys: x before its clip, row-major on the host; undefined without one
+  Tensor unclipped{};
 };
 
 // --- arithmetic
