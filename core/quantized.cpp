@@ -2,6 +2,8 @@
 #include <halftone/core/quantized.h>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/captured_step.h>
+#include <halftone/core/clip.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/hadamard.h>
 #include <halftone/core/in_place.h>
@@ -12,10 +14,11 @@ namespace halftone {
 
 namespace {
 
-/// Returns true if neither blocks nor random numbers count elements: then any dense order will do.
+/// Returns true if neither blocks, random numbers nor sums count elements: then any dense order
+/// will do.
 bool any_order(const Quantizer& quantizer) {
   return quantizer.scaling.per != Scaling::Per::block && quantizer.hadamard == 0 &&
-         !quantizer.draws();
+         !quantizer.draws() && !quantizer.clip.any();
 }
 
 Tensor largest_magnitude_of(const Tensor& x) {
@@ -25,17 +28,55 @@ Tensor largest_magnitude_of(const Tensor& x) {
   return amax;
 }
 
+Rotation rotation_of(const QuantizeCall& call) {
+  return {.size = call.quantizer.hadamard,
+          .signs = call.quantizer.hadamard_signs,
+          .draws = call.quantizer.draws_signs,
+          .key = call.key,
+          .key_stride = call.key_stride};
+}
+
+/// The same as run() for a quantizer with a clip: on the host, in f32. Numbers on the grid are
+/// exact in the dtype of `to`.
+void run_clipped(const Tensor& from, const QuantizeCall& call, Tensor& to) {
+  if (recording_step())
+    fail<UsageError>("quantize",
+                     "numbers are clipped at a bound that the host computes, which a captured step "
+                     "cannot do. Run it uncaptured, or leave \"clip\" out of the quantizer.");
+  if (call.skip.defined() && call.skip.item() != 0) return;
+  const MemoryScope scope(MemoryUse::workspace);
+  const Tensor host = from.to(Device::cpu());
+  Backend& backend = backend_for(host);
+  const Quantizer& quantizer = call.quantizer;
+  Tensor x = empty(host.shape(), f32), clipped = empty(host.shape(), f32),
+         y = empty(host.shape(), f32);
+  backend.copy(host, x);
+  Rotation rotation = rotation_of(call);
+  if (rotation.size > 0) backend.rotate(x, rotation, x);
+  backend.copy(x, clipped);
+  const auto count = std::size_t(x.numel());
+  clip_values({clipped.data<float>(), count}, clip_bound(quantizer.clip, {x.data<float>(), count}));
+  QuantizeCall own{.quantizer = quantizer, .key = call.key, .unclipped = x};
+  if (quantizer.needs_amax()) own.amax = largest_magnitude_of(clipped);
+  backend.quantize(clipped, own, y);
+  if (call.survey.defined()) {
+    Tensor row = call.survey.to(Device::cpu());
+    backend.survey(clipped, y, &own, row);
+    if (row.body() != call.survey.body()) copy_into(call.survey, row);
+  }
+  rotation.back = true;
+  if (rotation.size > 0) backend.rotate(y, rotation, y);
+  backend_for(to).copy(y.to(to.device()), to);
+}
+
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
+  if (call.quantizer.clip.any()) return run_clipped(from, call, to);
   Backend& backend = backend_for(from);
   const Quantizer& quantizer = call.quantizer;
   const bool rotates = quantizer.hadamard > 0;
-  Rotation rotation{.size = quantizer.hadamard,
-                    .signs = quantizer.hadamard_signs,
-                    .draws = quantizer.draws_signs,
-                    .key = call.key,
-                    .key_stride = call.key_stride};
+  Rotation rotation = rotation_of(call);
   if (rotates) backend.rotate(from, rotation, to);
   const Tensor& x = rotates ? to : from;
   QuantizeCall whole = call;

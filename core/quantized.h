@@ -1,5 +1,5 @@
-// Applies a quantizer to one tensor: the largest magnitude if the scale needs it, the rotation, the
-// kernel, and the rotation back. Values change; dtype, shape and device do not.
+// Applies a quantizer to one tensor: the rotation, the clip, the largest magnitude if the scale
+// needs it, the kernel, and the rotation back. Values change; dtype, shape and device do not.
 #pragma once
 
 #include <halftone/core/quantizer.h>
@@ -8,7 +8,8 @@ namespace halftone {
 
 /// Returns a new tensor. x: f32, bf16 or f16, any strides. Blocks run along the last dimension
 /// (columns); all others together are the rows. call.amax is computed if undefined and needed;
-/// `skip` is for quantize_in_place() only. The host does not wait. Call check_quantizer() first.
+/// `skip` is for quantize_in_place() only. The host waits only for a clip. Call check_quantizer()
+/// first.
 Tensor quantized(const Tensor& x, const QuantizeCall& call);
 
 /// Does the same in place, for parameters and states of optimizers, which are row-major; bumps the

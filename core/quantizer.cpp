@@ -1,6 +1,8 @@
 // Quantizers by name, their descriptions, and checks of their fields.
 #include <halftone/core/quantizer.h>
 
+#include <halftone/core/clip.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -197,6 +199,8 @@ std::string described(const Quantizer& quantizer) {
   }
   if (quantizer.hadamard > 0) text << ", rotated by " << quantizer.hadamard;
   if (quantizer.hadamard > 0 && quantizer.draws_signs) text << " with new signs";
+  if (quantizer.clip.rms) text << ", clipped at " << *quantizer.clip.rms << " root mean squares";
+  if (quantizer.clip.quantile) text << ", clipped at the quantile " << *quantizer.clip.quantile;
   if (quantizer.rounding != Rounding::nearest_even) text << ", " << name(quantizer.rounding);
   if (quantizer.rounding == Rounding::stochastic && quantizer.random_bits != 32)
     text << " (" << quantizer.random_bits << " bits)";
@@ -232,6 +236,12 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer) {
       (!is_power_of_two(quantizer.hadamard) || quantizer.hadamard < 2 || quantizer.hadamard > 128))
     fail<UsageError>(op, "rotations are of ", quantizer.hadamard,
                      " numbers. Choose 2, 4, 8, 16, 32, 64 or 128, or 0 for none.");
+  check_clip(op, quantizer.clip);
+  if (quantizer.clip.any() && quantizer.scaling.per == Scaling::Per::tensor &&
+      quantizer.scaling.from_history)
+    fail<UsageError>(op,
+                     "numbers are clipped and the scale is from history, whose magnitudes are not "
+                     "clipped. Take the scale from the tensor itself.");
   if (quantizer.scaling.per == Scaling::Per::tensor) check_tensor_scaling(op, quantizer.scaling);
   if (quantizer.scaling.per != Scaling::Per::block) return;
   check_block_scaling(op, quantizer.scaling);

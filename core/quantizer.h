@@ -100,6 +100,14 @@ struct Scaling {
   bool operator==(const Scaling&) const = default;
 };
 
+/// A bound of magnitudes that follows from the tensor (core/clip.h). At most one entry has a value.
+struct Clip {
+  std::optional<double> rms{};       // a multiple of the root mean square
+  std::optional<double> quantile{};  // a share of the numbers, whose magnitudes are in the bound
+  bool any() const { return rms || quantile; }
+  bool operator==(const Clip&) const = default;
+};
+
 struct Quantizer {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
@@ -116,6 +124,9 @@ struct Quantizer {
   /// 2 to 256 ascending numbers that replace `grid`, whose max must be their largest magnitude.
   /// Numbers beyond them saturate. Ties of nearest_even go to the number whose place is even.
   std::vector<float> table{};
+  /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
+  /// the scale follows from them.
+  Clip clip{};
 
   /// Returns a quantizer for a table: sorted, with `grid` filled in.
   static Quantizer of_table(std::vector<float> numbers);
@@ -159,6 +170,8 @@ struct QuantizeCall {
   /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n
   /// key_stride
   uint64_t key_stride = 0;
+  /// for surveys: x before its clip, row-major on the host; undefined without one
+  Tensor unclipped{};
 };
 
 // --- arithmetic
@@ -228,12 +241,13 @@ HT_HD constexpr Scale scale_per_tensor(float s) { return {s, 1 / s, 1}; }
 HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
   const bool by_quotient = n.rule == ScaleRule::rceil;
   uint32_t bits = magnitude_bits(by_quotient ? amax / n.max : amax);
+  // The significand of a subnormal is a whole number: a times 2^149, which a float holds exactly.
+  const bool subnormal = bits < 0x800000u;
+  bits = detail::choose(subnormal, std::bit_cast<uint32_t>(float(int32_t(bits & 0x7fffffu))), bits);
   bits += n.rule == ScaleRule::even ? uint32_t(n.half_unit) : 0u;
-  const int32_t floor = int32_t(bits >> 23) - 127;
+  const int32_t floor = int32_t(bits >> 23) - (subnormal ? 127 + 149 : 127);
   const bool up = (by_quotient || n.rule == ScaleRule::ceil) && (bits & 0x7fffffu) != 0;
   int32_t exponent = floor + int32_t(up) - (by_quotient ? 0 : n.max_exponent);
-  // a / max is subnormal: its power of two is 2^-127 or, above that, 2^-126.
-  if (by_quotient && floor == -127) exponent = bits > 0x400000u ? -126 : -127;
   exponent = exponent < -127 ? -127 : exponent;
   return exponent > 127 ? 127 : exponent;
 }

@@ -33,6 +33,7 @@ std::string obstacle(const Quantizer& q) {
   if (q.rounding != Rounding::nearest_even)
     return "with the rounding " + std::string(name(q.rounding));
   if (q.hadamard > 0) return "with a rotation";
+  if (q.clip.any()) return "with a clip";
   if (s.per == Scaling::Per::block) return "with scales of blocks";
   if (s.per == Scaling::Per::tensor && s.from_history) return "with a scale from history";
   if (s.per == Scaling::Per::tensor && s.power_of_two) return "with a power-of-two scale";

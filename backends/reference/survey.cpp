@@ -2,6 +2,8 @@
 // its own row, and rows are added up in the order of the pieces: the sums do not depend on threads.
 #include <halftone/backends/reference/reference.h>
 
+#include <limits>
+
 #include <cstring>
 
 #include <halftone/backends/reference/block_scales.h>
@@ -26,13 +28,19 @@ struct Piece {
 class Stretches {
  public:
   Stretches(const Tensor& x, const Tensor& y, const QuantizeCall* call, const QuantizeNumbers& n)
-      : x_(x), y_(y), numbers_(survey_numbers(call)), quantizer_(n) {}
+      : x_(x),
+        y_(y),
+        numbers_(survey_numbers(call)),
+        quantizer_(n),
+        clips_(call && call->unclipped.defined()),
+        original_(clips_ ? call->unclipped : x) {}
 
   void add(const Scale& scale, int64_t first, int64_t count, Piece& to) const {
-    float before[block_length], after[block_length];
+    float before[block_length], used[block_length], after[block_length];
+    constexpr float beyond = std::numeric_limits<float>::infinity();
     for (int64_t begin = 0; begin < count; begin += block_length) {
       const int64_t length = std::min(block_length, count - begin);
-      load(x_, first + begin, length, before);
+      load(original_, first + begin, length, before);
       if (!numbers_.rounds) {
         count_all(to, length, [&](int64_t i, SurveySums& sums) {
           return survey_element({}, scale, before[i], 0, before[i], sums);
@@ -40,6 +48,15 @@ class Stretches {
         continue;
       }
       load(y_, first + begin, length, after);
+      if (clips_) {  // a clipped number counts as saturated
+        load(x_, first + begin, length, used);
+        count_all(to, length, [&](int64_t i, SurveySums& sums) {
+          const float scaled =
+              used[i] != before[i] ? beyond : scaled_in(quantizer_, scale, used[i]);
+          return survey_element(numbers_, scale, before[i], scaled, after[i], sums);
+        });
+        continue;
+      }
       count_all(to, length, [&](int64_t i, SurveySums& sums) {
         return survey_element(numbers_, scale, before[i], scaled_in(quantizer_, scale, before[i]),
                               after[i], sums);
@@ -69,6 +86,8 @@ class Stretches {
   const Tensor &x_, &y_;
   SurveyNumbers numbers_;
   const QuantizeNumbers& quantizer_;
+  bool clips_;
+  const Tensor& original_;
 };
 
 /// Calls add(unit, piece's row) for all units, which are shared evenly by the pieces.

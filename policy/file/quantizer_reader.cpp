@@ -1,6 +1,8 @@
 // Formats, scales and quantizers as files write them.
 #include <halftone/policy/file/quantizer_reader.h>
 
+#include <halftone/core/clip.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -187,10 +189,27 @@ void QuantizerReader::read_formats(const JsonValue& formats) {
   }
 }
 
+/// "none" removes the clip of "like".
+static Clip clip_in(const JsonValue& value) {
+  Clip clip;
+  if (value.is_text()) {
+    constexpr std::array<std::string_view, 1> words{"none"};
+    value.word(words);
+    return clip;
+  }
+  constexpr std::array<std::string_view, 2> known{"rms", "quantile"};
+  value.only("a clip", known);
+  if (const auto rms = value.find("rms")) clip.rms = rms->number();
+  if (const auto quantile = value.find("quantile")) clip.quantile = quantile->number();
+  if (!clip.any()) value.refuse("\"rms\" or \"quantile\" is missing.");
+  checked_at(value, [&] { check_clip("clip", clip); });
+  return clip;
+}
+
 Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   if (value.is_text()) return quantizer_named_at(value);
-  constexpr std::array<std::string_view, 8> known{"about",    "like",        "format",   "table",
-                                                  "rounding", "random_bits", "hadamard", "scale"};
+  constexpr std::array<std::string_view, 9> known{
+      "about", "like", "format", "table", "rounding", "random_bits", "hadamard", "clip", "scale"};
   value.only("a quantizer", known);
   Quantizer quantizer;
   const auto like = value.find("like");
@@ -215,6 +234,7 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
     quantizer.random_bits = 32;
   }
   if (const auto hadamard = value.find("hadamard")) read_rotation(*hadamard, quantizer);
+  if (const auto clip = value.find("clip")) quantizer.clip = clip_in(*clip);
   if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
   return quantizer;

@@ -78,6 +78,8 @@ template <class FormatOf> Json json_of(const Quantizer& quantizer, const FormatO
   if (quantizer.hadamard > 0 && !quantizer.draws_signs) json["hadamard"] = quantizer.hadamard;
   if (quantizer.hadamard > 0 && quantizer.draws_signs)
     json["hadamard"] = {{"size", quantizer.hadamard}, {"signs", "step"}};
+  if (quantizer.clip.rms) json["clip"]["rms"] = *quantizer.clip.rms;
+  if (quantizer.clip.quantile) json["clip"]["quantile"] = *quantizer.clip.quantile;
   json["scale"] = json_of(quantizer.scaling, format_of);
   return json;
 }
