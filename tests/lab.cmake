@@ -108,7 +108,7 @@ expect(lab.check_alone EXIT 2 MESSAGE "Add --one-pass" COMMAND halftone-lab sens
 expect(lab.search_no_out EXIT 2 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
 
 # A sweep: 4 cells of 2 seeds. A second sweep has nothing to do; other steps are another sweep.
-add_test(NAME lab.clean_sweep COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_sweep)
+add_test(NAME lab.clean_sweep COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_sweep ${telemetry}_bad_sweep ${telemetry}_failing_sweep)
 set_tests_properties(lab.clean_sweep PROPERTIES FIXTURES_SETUP lab_sweep)
 set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --workload student_teacher --seeds 0..1 --jobs 2
     --axis lr=0.001,0.003 --axis quantizers.forward.scale.history=16,64 --out ${telemetry}_sweep)
@@ -123,6 +123,7 @@ expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .q
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
        --workload student_teacher --steps 3 --axis lr=-1,0.001 --out ${telemetry}_failing_sweep)
+set_tests_properties(lab.sweep_bad_field lab.sweep_failing_cell PROPERTIES FIXTURES_REQUIRED lab_sweep)
 
 # E18's formula compiled with flags that nothing else here uses.
 add_test(NAME lab.compiled_rounding COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPILER} -DINCLUDE=${PROJECT_BINARY_DIR}/include
