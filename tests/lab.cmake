@@ -117,7 +117,8 @@ expect(lab.sweep OUTPUT "te_delayed_hybrid-lr=0.001-history=16 .*te_delayed_hybr
 expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "8 of 8 runs are there" COMMAND ${sweep} --steps 5)
 expect(lab.sweep_other_steps EXIT 2 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6," COMMAND ${sweep} --steps 6)
 set_tests_properties(lab.sweep PROPERTIES FIXTURES_REQUIRED lab_sweep FIXTURES_SETUP lab_swept)
-set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept)
+set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept
+                     RESOURCE_LOCK lab_swept)  # one sweep at a time in a folder
 add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)

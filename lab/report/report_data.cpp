@@ -26,20 +26,31 @@ std::string setting_of(const RunSummary& summary, const char* name) {
   return value == summary.numbers.end() ? "" : number(value->second);
 }
 
-/// Returns the settings in which runs of one policy differ.
+/// Returns the settings in which runs of one policy differ. A resolved table has the run's seed, so
+/// only tables of runs with the same seed are compared.
 std::map<std::string, std::vector<std::string>> varying(const std::vector<ReportRun>& runs,
                                                         const std::vector<std::string>& policies) {
-  std::map<std::string, std::map<std::string, std::set<std::string>>> seen;  // policy, setting
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    for (const char* name : settings)
-      seen[policies[i]][name].insert(setting_of(runs[i].summary, name));
+  std::map<std::string, std::map<std::string, std::set<std::string>>> seen;     // policy, setting
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> tables;  // policy, seed
+  std::set<std::string> other_tables;                                           // policies
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const RunSummary& summary = runs[i].summary;
+    for (const char* name : settings) seen[policies[i]][name].insert(setting_of(summary, name));
+    auto& of_seed = tables[{policies[i], setting_of(summary, "seed")}];
+    of_seed.insert(setting_of(summary, "resolved_hash"));
+    if (of_seed.size() > 1) other_tables.insert(policies[i]);
+  }
   std::map<std::string, std::vector<std::string>> result;
-  for (const auto& [policy, names] : seen)
+  for (const auto& [policy, names] : seen) {
+    std::vector<std::string>& own = result[policy];
     for (const char* name : settings) {
       // A different resolved table adds nothing if another listed setting already differs.
-      const bool derived = std::string_view(name) == "resolved_hash" && !result[policy].empty();
-      if (names.at(name).size() > 1 && !derived) result[policy].push_back(name);
+      const bool differs = std::string_view(name) == "resolved_hash"
+                               ? other_tables.contains(policy) && own.empty()
+                               : names.at(name).size() > 1;
+      if (differs) own.push_back(name);
     }
+  }
   return result;
 }
 

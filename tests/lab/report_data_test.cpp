@@ -108,6 +108,18 @@ TEST_CASE("a setting in which runs of a policy differ makes two groups, and is i
   }
 }
 
+TEST_CASE("runs of several seeds are one group, although a resolved table has the run's seed") {
+  Runs runs;
+  runs.add(with(summary_of("a", 0), "/resolved_hash", "1"));
+  runs.add(with(summary_of("a", 1), "/resolved_hash", "2"));
+  const ReportData data = runs.data();
+  REQUIRE(data.groups.size() == 1);
+  CHECK(data.groups[0].label == "a");
+  CHECK(data.groups[0].runs.size() == 2);
+  runs.add(with(summary_of("a", 1), "/resolved_hash", "3"));  // the same seed, another table
+  CHECK(runs.data().groups.size() == 3);
+}
+
 TEST_CASE("runs that began with different states are different groups") {
   Runs runs;
   const auto from = [](const char* path, const char* hash) {
