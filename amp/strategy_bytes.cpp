@@ -23,7 +23,7 @@ Bodies batch_norm_parameters(nn::Module& model) {
 }
 
 /// Returns the bytes of a form's companion for an element of a short parameter.
-int64_t beside(WeightForm form, DType parameter) {
+int64_t companion(WeightForm form, DType parameter) {
   const WeightFormFacts& kept = facts(form);
   return kept.has_companion() ? size_of(kept.companion_dtype(parameter)) : 0;
 }
@@ -70,7 +70,8 @@ StrategyBytes predicted_bytes(const Strategy& strategy, nn::Module& model,
       for (std::size_t end = i + optimizer.group_parameters(group).size(); i < end; ++i) {
         const Tensor& x = whole[i];
         const DType dtype = dtype_of(x);
-        if (dtype == bf16 || dtype == f16) own.beside += elements[i] * beside(strategy.form, dtype);
+        if (dtype == bf16 || dtype == f16)
+          own.companion += elements[i] * companion(strategy.form, dtype);
         if (!x.requires_grad()) continue;
         own.gradient += elements[i] * (ranks == 1 || dtype == f64 ? size_of(dtype) : size_of(f32));
         own.optimizer_state += elements[i] * state_size * optimizer.state_tensors(group, x);

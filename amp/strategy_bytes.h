@@ -10,11 +10,11 @@ namespace halftone::amp {
 
 struct StrategyBytes {
   int64_t parameter = 0;
-  int64_t beside = 0;    // masters, remainders, compensation
-  int64_t gradient = 0;  // between backward and step
+  int64_t companion = 0;  // masters, remainders, compensation
+  int64_t gradient = 0;   // between backward and step
   int64_t optimizer_state = 0;
 
-  int64_t total() const { return parameter + beside + gradient + optimizer_state; }
+  int64_t total() const { return parameter + companion + gradient + optimizer_state; }
 };
 
 /// Predicts for a model under any strategy, or none; with the optimizer's own options, except for a

@@ -326,8 +326,9 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
           p.done ? p.done : trained(options, std::move(p), policy.file);
       if (!result) return results;
       const RunResult& r = results.emplace_back(*std::move(result));
-      progress << r.policy << ", seed " << seed << (r.was_there ? ": is there, loss " : ": loss ")
-               << number(r.loss) << ", " << number(r.milliseconds, 3) << " ms per step";
+      progress << r.policy << ", seed " << seed
+               << (r.was_there ? ": already trained, loss " : ": loss ") << number(r.loss) << ", "
+               << number(r.milliseconds, 3) << " ms per step";
       if (r.skipped > 0) progress << ", " << r.skipped << " steps skipped";
       progress << std::endl;
       if (options.after) options.after(r);

@@ -150,7 +150,7 @@ RunFolder::RunFolder(std::string_view op, std::filesystem::path path)
                       "of runs, or metrics with columns step and loss.");
   if (!is_file_ && !is_run(path_))
     fail<FormatError>(op, path_.string(),
-                      ": no run lies there. Give folders that `halftone-lab run --out` made.");
+                      ": it has no runs. Give folders that `halftone-lab run --out` made.");
 }
 
 bool RunFolder::is_run(const std::filesystem::path& folder) {
@@ -302,7 +302,7 @@ std::vector<RunFolder> run_folders(std::string_view op,
     std::ranges::sort(inner);
     for (const std::filesystem::path& run : inner) result.emplace_back(op, run);
     if (inner.empty() && !RunFolder::is_run(path))
-      notes.push_back(path.string() + ": no run lies there.");
+      notes.push_back(path.string() + ": it has no runs.");
   }
   if (result.empty() && !first_mistake.empty()) throw FormatError(first_mistake);
   return result;

@@ -32,7 +32,7 @@ expect(lab.run_of_other_steps EXIT 2 MESSAGE "there is a run of other settings i
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 5 --out ${telemetry})
 expect(lab.run_with_other_telemetry EXIT 2 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: probe: 10 there, 5 here"
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 20 --probe 5 --out ${telemetry})
-expect(lab.run_again OUTPUT "policy +loss.*amp-bf16 .*full-bf16 " MESSAGE "full-bf16, seed 1: is there, loss"
+expect(lab.run_again OUTPUT "policy +loss.*amp-bf16 .*full-bf16 " MESSAGE "full-bf16, seed 1: already trained, loss"
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
 set_tests_properties(lab.run PROPERTIES FIXTURES_REQUIRED lab_runs FIXTURES_SETUP lab_first_run)
 set_tests_properties(lab.run_of_other_steps lab.run_with_other_telemetry lab.run_again PROPERTIES FIXTURES_REQUIRED lab_first_run)
@@ -46,9 +46,9 @@ set_tests_properties(lab.report lab.table lab.table_jsonl PROPERTIES FIXTURES_RE
 set_tests_properties(lab.report PROPERTIES FIXTURES_SETUP lab_page)
 add_test(NAME lab.report_in_a_browser COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/screenshot.sh ${page})
 set_tests_properties(lab.report_in_a_browser PROPERTIES FIXTURES_REQUIRED lab_page SKIP_RETURN_CODE 77)
-expect(lab.report_nothing EXIT 2 MESSAGE ".report. /nowhere: no run lies there. Give folders" COMMAND halftone-lab report /nowhere)
+expect(lab.report_nothing EXIT 2 MESSAGE ".report. /nowhere: it has no runs. Give folders" COMMAND halftone-lab report /nowhere)
 expect(lab.report_nowhere EXIT 2 MESSAGE "cannot write /nowhere/x.html" COMMAND halftone-lab report ${telemetry} -o /nowhere/x.html)
-expect(lab.table_nothing EXIT 2 MESSAGE ".table. /nowhere: no run lies there" COMMAND halftone-lab table /nowhere)
+expect(lab.table_nothing EXIT 2 MESSAGE ".table. /nowhere: it has no runs" COMMAND halftone-lab table /nowhere)
 expect(lab.compare_json OUTPUT "nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher --json ${telemetry}_compare.json)
 set_tests_properties(lab.compare_json PROPERTIES FIXTURES_SETUP lab_comparison)
 expect(lab.report_of_a_comparison OUTPUT "report: " COMMAND halftone-lab report ${telemetry}_compare.json -o ${page}.2.html)
@@ -88,8 +88,8 @@ set_tests_properties(lab.search PROPERTIES FIXTURES_SETUP lab_found)
 set_tests_properties(lab.search_found lab.search_record PROPERTIES FIXTURES_REQUIRED lab_found)
 expect(lab.search_nothing EXIT 2 MESSAGE "no rule of the space .ops. to low changes amp-bf16" COMMAND halftone-lab sensitivity amp-bf16
        --workload student_teacher --batches 1 --warm-up 0)
-expect(lab.search_no_json EXIT 2 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
-expect(lab.search_in_the_way EXIT 2 MESSAGE "mxfp8.json is there, and no earlier search made it" COMMAND halftone-lab search fp32
+expect(lab.search_no_json EXIT 2 MESSAGE "found.txt does not end in .json" COMMAND halftone-lab search fp32 --out found.txt)
+expect(lab.search_in_the_way EXIT 2 MESSAGE "mxfp8.json exists, and no earlier search made it" COMMAND halftone-lab search fp32
        --out ${PROJECT_SOURCE_DIR}/policies/mxfp8.json)
 expect(lab.one_pass OUTPUT "2 modules, 2 formats, .*4 rules; Spearman.s rank correlation with one trial each: (0[.][89]|1[.]0)" COMMAND halftone-lab
        sensitivity fp32 --one-pass --check --menu mxfp8,mxfp4 --workload student_teacher --batches 2 --warm-up 2)
@@ -114,7 +114,7 @@ set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.js
     --axis lr=0.001,0.003 --axis quantizers.forward.scale.history=16,64 --out ${telemetry}_sweep)
 expect(lab.sweep OUTPUT "te_delayed_hybrid-lr=0.001-history=16 .*te_delayed_hybrid-lr=0.003-history=64 " MESSAGE ".8/8. "
        COMMAND ${sweep} --steps 5)
-expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "8 of 8 runs are there" COMMAND ${sweep} --steps 5)
+expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "8 of 8 runs are already done" COMMAND ${sweep} --steps 5)
 expect(lab.sweep_other_steps EXIT 2 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6," COMMAND ${sweep} --steps 6)
 set_tests_properties(lab.sweep PROPERTIES FIXTURES_REQUIRED lab_sweep FIXTURES_SETUP lab_swept)
 set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept

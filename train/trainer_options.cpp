@@ -73,7 +73,7 @@ void check(const TrainerOptions& o) {
   if (o.schedule && o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0)
     fail<UsageError>("Trainer",
                      "a schedule needs to know the number of steps, and max_time alone "
-                     "does not say it. Pass max_epochs or max_steps, too.");
+                     "does not say it. Pass max_epochs or max_steps as well.");
   const distributed::WireFormat wire = o.distributed.wire.value_or(strategy.wire);
   if (wire.error_feedback && o.deterministic && !o.directory.empty())
     fail<UsageError>("Trainer", "the wire is ", name(wire),

@@ -22,7 +22,7 @@ inline Tensor floor_divide(const Tensor& a, const Tensor& b) {
   return binary(formula::FloorDivide{}, a, b);
 }
 inline Tensor floor_divide(const Tensor& a, Number b) {
-  return floor_divide(a, detail::scalar_beside("floor_divide", a, b));
+  return floor_divide(a, detail::scalar_like("floor_divide", a, b));
 }
 /// Returns a - b floor(a / b), with b's sign. As torch.remainder, Python's %.
 inline Tensor remainder(const Tensor& a, const Tensor& b) {
@@ -30,7 +30,7 @@ inline Tensor remainder(const Tensor& a, const Tensor& b) {
   return binary(formula::Remainder{}, a, b);
 }
 inline Tensor remainder(const Tensor& a, Number b) {
-  return remainder(a, detail::scalar_beside("remainder", a, b));
+  return remainder(a, detail::scalar_like("remainder", a, b));
 }
 inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
 inline Tensor operator%(const Tensor& a, Number b) { return remainder(a, b); }

@@ -12,7 +12,7 @@ namespace halftone {
 
 namespace detail {
 /// Returns the dtype that x and a number promote to.
-inline DType dtype_beside(const Tensor& x, Number number) {
+inline DType dtype_for(const Tensor& x, Number number) {
   if (is_floating(x.dtype())) return x.dtype();
   if (!number.whole) return f32;
   const bool fits = x.dtype() != boolean && std::abs(number.value) <= facts(x.dtype()).max &&
@@ -20,9 +20,9 @@ inline DType dtype_beside(const Tensor& x, Number number) {
   return fits ? x.dtype() : i64;
 }
 /// Returns the number as a tensor for use with x: the elements of x are not copied.
-inline Tensor scalar_beside(std::string_view op, const Tensor& x, Number number) {
+inline Tensor scalar_like(std::string_view op, const Tensor& x, Number number) {
   check::defined(op, "an input", x);
-  return scalar(number.value, dtype_beside(x, number), x.device());
+  return scalar(number.value, dtype_for(x, number), x.device());
 }
 /// Returns scale * x + shift in the dtype that x and both numbers promote to.
 inline Tensor scaled_and_shifted(const Tensor& x, Number scale, Number shift) {
@@ -65,22 +65,22 @@ inline Tensor operator>(const Tensor& a, const Tensor& b) { return greater(a, b)
 inline Tensor operator>=(const Tensor& a, const Tensor& b) { return greater_equal(a, b); }
 // The number is rounded to the tensor's dtype first, as in PyTorch.
 inline Tensor operator==(const Tensor& a, Number b) {
-  return equal(a, detail::scalar_beside("equal", a, b));
+  return equal(a, detail::scalar_like("equal", a, b));
 }
 inline Tensor operator!=(const Tensor& a, Number b) {
-  return not_equal(a, detail::scalar_beside("not_equal", a, b));
+  return not_equal(a, detail::scalar_like("not_equal", a, b));
 }
 inline Tensor operator<(const Tensor& a, Number b) {
-  return less(a, detail::scalar_beside("less", a, b));
+  return less(a, detail::scalar_like("less", a, b));
 }
 inline Tensor operator<=(const Tensor& a, Number b) {
-  return less_equal(a, detail::scalar_beside("less_equal", a, b));
+  return less_equal(a, detail::scalar_like("less_equal", a, b));
 }
 inline Tensor operator>(const Tensor& a, Number b) {
-  return greater(a, detail::scalar_beside("greater", a, b));
+  return greater(a, detail::scalar_like("greater", a, b));
 }
 inline Tensor operator>=(const Tensor& a, Number b) {
-  return greater_equal(a, detail::scalar_beside("greater_equal", a, b));
+  return greater_equal(a, detail::scalar_like("greater_equal", a, b));
 }
 inline Tensor operator==(Number a, const Tensor& b) { return b == a; }
 inline Tensor operator!=(Number a, const Tensor& b) { return b != a; }
@@ -90,11 +90,11 @@ inline Tensor operator>(Number a, const Tensor& b) { return b < a; }
 inline Tensor operator>=(Number a, const Tensor& b) { return b <= a; }
 
 inline Tensor maximum(const Tensor& a, Number b) {
-  return maximum(a, detail::scalar_beside("maximum", a, b));
+  return maximum(a, detail::scalar_like("maximum", a, b));
 }
 inline Tensor maximum(Number a, const Tensor& b) { return maximum(b, a); }
 inline Tensor minimum(const Tensor& a, Number b) {
-  return minimum(a, detail::scalar_beside("minimum", a, b));
+  return minimum(a, detail::scalar_like("minimum", a, b));
 }
 inline Tensor minimum(Number a, const Tensor& b) { return minimum(b, a); }
 /// Return x ^ exponent and base ^ x. As torch.pow: integers with a whole number are raised as
@@ -106,10 +106,10 @@ inline Tensor pow(const Tensor& x, Number exponent) {
     fail<UsageError>("pow", "the exponent of integers is ", exponent.value,
                      ". It must be 0 or more. Cast to f32 for fractions.");
   return unary(formula::PowScalar{exponent.value},
-               cast(x, detail::dtype_beside(x, exponent.whole ? Number(0) : exponent)));
+               cast(x, detail::dtype_for(x, exponent.whole ? Number(0) : exponent)));
 }
 inline Tensor pow(Number base, const Tensor& x) {
-  return pow(detail::scalar_beside("pow", x, base),
+  return pow(detail::scalar_like("pow", x, base),
              is_floating(x.dtype()) || base.whole ? x : cast(x, f32));
 }
 /// Limits x to [low, high]; one of the two may be absent: clamp(x, 0), clamp(x, {}, 1). As
@@ -123,7 +123,7 @@ inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Nu
     fail<UsageError>("clamp", "low is ", from, ", high is ", to, ". Use low <= high.");
   const bool whole = (!low || low->whole) && (!high || high->whole);
   return unary(formula::Clamp{from, to},
-               cast(x, detail::dtype_beside(x, whole ? Number(0) : Number(0.5))));
+               cast(x, detail::dtype_for(x, whole ? Number(0) : Number(0.5))));
 }
 /// The same with tensors that broadcast, one of which may be undefined; if low > high the result is
 /// high. Ties share the gradient.
@@ -134,10 +134,10 @@ inline Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {})
   return high.defined() ? minimum(raised, high) : raised;
 }
 inline Tensor where(const Tensor& condition, const Tensor& a, Number b) {
-  return where(condition, a, detail::scalar_beside("where", a, b));
+  return where(condition, a, detail::scalar_like("where", a, b));
 }
 inline Tensor where(const Tensor& condition, Number a, const Tensor& b) {
-  return where(condition, detail::scalar_beside("where", b, a), b);
+  return where(condition, detail::scalar_like("where", b, a), b);
 }
 
 }  // namespace halftone

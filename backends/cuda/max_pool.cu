@@ -69,12 +69,12 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
   using C = compute_t<T>;
   for (int64_t n = global_thread(); n < outputs.count; n += all_threads()) {
     const PackCount::Place at = outputs.at(n);
-    const Range above = rows.window(at.row), beside = columns.window(at.column);
+    const Range window_rows = rows.window(at.row), window_columns = columns.window(at.column);
     C best[size];
     int places[size];
     for (int c = 0; c < size; ++c) best[c] = -std::numeric_limits<C>::infinity(), places[c] = -1;
-    for (int64_t iy = above.begin; iy < above.end; iy += rows.dilation)
-      for (int64_t ix = beside.begin; ix < beside.end; ix += columns.dilation) {
+    for (int64_t iy = window_rows.begin; iy < window_rows.end; iy += rows.dilation)
+      for (int64_t ix = window_columns.begin; ix < window_columns.end; ix += columns.dilation) {
         const int place = argmax.place(rows, columns, iy, ix, at.row, at.column);
         const auto values = x.load(x.number(at.image, iy, ix, at.pack));
         for (int c = 0; c < size; ++c) {
@@ -100,10 +100,10 @@ __global__ void max_pool_backward_kernel(Pixels<const T, size> dy, Places argmax
   using C = compute_t<T>;
   for (int64_t n = global_thread(); n < inputs.count; n += all_threads()) {
     const PackCount::Place at = inputs.at(n);
-    const Range above = rows.readers(at.row), beside = columns.readers(at.column);
+    const Range window_rows = rows.readers(at.row), window_columns = columns.readers(at.column);
     C sums[size] = {};
-    for (int64_t oy = above.begin; oy < above.end; ++oy)
-      for (int64_t ox = beside.begin; ox < beside.end; ++ox) {
+    for (int64_t oy = window_rows.begin; oy < window_rows.end; ++oy)
+      for (int64_t ox = window_columns.begin; ox < window_columns.end; ++ox) {
         const bool dilated = rows.dilation != 1 || columns.dilation != 1;
         if (dilated && !(rows.reads(oy, at.row) && columns.reads(ox, at.column))) continue;
         const int place = argmax.place(rows, columns, at.row, at.column, oy, ox);

@@ -72,7 +72,7 @@ void Staging::give_device_memory(Buffer& buffer) {
 }
 
 /// The buffer is idle, so its memory on the device is not in use.
-void Staging::copy_beside(const Buffer& buffer, void* device, std::size_t bytes) {
+void Staging::copy_on_own_stream(const Buffer& buffer, void* device, std::size_t bytes) {
   void* const between = buffer.on_device->raw_data();
   check(cudaMemcpyAsync(between, buffer.data, bytes, cudaMemcpyHostToDevice, stream_),
         "copying to the device");
@@ -95,9 +95,9 @@ void Staging::copy(const void* host, void* device, std::size_t bytes) {
     Buffer& buffer = buffer_for(part);
     std::memcpy(buffer.data, static_cast<const std::byte*>(host) + at, part);
     std::byte* const to = static_cast<std::byte*>(device) + at;
-    const bool beside = is_input && part >= large_copy;
-    if (beside) give_device_memory(buffer);
-    if (beside && buffer.on_device) copy_beside(buffer, to, part);
+    const bool on_own_stream = is_input && part >= large_copy;
+    if (on_own_stream) give_device_memory(buffer);
+    if (on_own_stream && buffer.on_device) copy_on_own_stream(buffer, to, part);
     else
       check(cudaMemcpyAsync(to, buffer.data, part, cudaMemcpyHostToDevice, context_.stream()),
             "copying to the device");

@@ -44,7 +44,7 @@ class Staging {
   Buffer& buffer_for(std::size_t bytes);
   Buffer* idle(std::size_t bytes);
   void give_device_memory(Buffer& buffer);
-  void copy_beside(const Buffer& buffer, void* device, std::size_t bytes);
+  void copy_on_own_stream(const Buffer& buffer, void* device, std::size_t bytes);
 
   Context& context_;
   std::mutex mutex_;

@@ -57,9 +57,9 @@ void ReferenceBackend::interpolate_backward(const Tensor& dy, const Interpolatio
   const ResizeAxis rows(dx.size(2), dy.size(2), g, 0), columns(dx.size(3), dy.size(3), g, 1);
   each_pixel(dx, [&](int64_t image, int64_t iy, int64_t ix, int64_t channel, int64_t count) {
     double sums[block_length] = {};
-    const Range above = rows.reader(iy), beside = columns.reader(ix);
-    for (int64_t oy = above.begin; oy < above.end; ++oy)
-      for (int64_t ox = beside.begin; ox < beside.end; ++ox)
+    const Range reading_rows = rows.reader(iy), reading_columns = columns.reader(ix);
+    for (int64_t oy = reading_rows.begin; oy < reading_rows.end; ++oy)
+      for (int64_t ox = reading_columns.begin; ox < reading_columns.end; ++ox)
         add_pixel(dy, offset_of(dy, image, oy, ox) + channel,
                   rows.tap(oy).of(iy) * columns.tap(ox).of(ix), count, sums);
     store(sums, count, dx, offset_of(dx, image, iy, ix) + channel);

@@ -127,7 +127,7 @@ void BytePairTokenizer::read_vocabulary(const fs::path& path) {
       fail_file(path, "token " + std::to_string(number) + ", " + in_quotes(written, 40) +
                           ", does not stand for bytes in GPT-2's table");
     if (!token_of_.emplace(*bytes, int32_t(number)).second)
-      fail_file(path, "token " + in_quotes(written, 40) + " is there twice");
+      fail_file(path, "token " + in_quotes(written, 40) + " occurs twice");
     bytes_of_[number] = *std::move(bytes);
   }
   for (int byte = 0; byte < 256; ++byte)

@@ -9,6 +9,7 @@
 #include <halftone/core/portable_bits.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/experiment.h>
+#include <halftone/lab/experiments/paired.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
@@ -51,9 +52,14 @@ int run_experiment(const ExperimentOptions& options) {
     all.push_back(run_one(experiment, options.thorough, words));
     missed += all.back()["missed"].get<int>();
   };
-  if (options.name != "all") add(experiment_named(options.name));
-  else
-    for (const Experiment& experiment : experiments()) add(experiment), words << '\n';
+  try {
+    if (options.name != "all") add(experiment_named(options.name));
+    else
+      for (const Experiment& experiment : experiments()) add(experiment), words << '\n';
+  } catch (const Stopped& stopped) {
+    std::cerr << stopped.what() << '\n';
+    return exit_undecided;
+  }
   if (options.name == "all") words << (missed == 0 ? "all pass\n" : "not all pass\n");
   write_json(options.json, Json{{"format", 1}, {"experiments", std::move(all)}}.dump(1) + "\n");
   return missed == 0 ? exit_yes : exit_no;

@@ -177,7 +177,8 @@ int check_numbers(const std::vector<Sample>& samples) {
     if (format.bits > 16) continue;
     const int64_t wrong = wrong_numbers(format);
     std::cout << std::left << std::setw(12) << name << std::right << std::setw(6)
-              << ht::count_of_numbers(format) << " numbers and what lies halfway, wrong: " << wrong;
+              << ht::count_of_numbers(format)
+              << " numbers and the midpoints between them, wrong: " << wrong;
     say(wrong == 0);
   }
   for (const Expected& row : expected) {

@@ -183,7 +183,7 @@ std::string updates(const std::string& workload, const Own& own) {
 
 /// Returns the index of the first parameter's largest element that moves in f32 by at least four
 /// spacings of bf16.
-int64_t travelling_element(const std::string& workload, int64_t steps, const Own& own) {
+int64_t traveling_element(const std::string& workload, int64_t steps, const Own& own) {
   Course course(workload, amp::Strategy::named("fp32"), own);
   course.slow_down();
   const Tensor weight = course.workload.model->parameters().front();
@@ -203,7 +203,7 @@ std::string staircase(const std::string& workload, const Own& own) {
   constexpr int64_t steps = 100;
   svg::Plot plot{.title = "one weight over the steps: " + workload + ", a tenth of its rate"};
   plot.x.label = "step", plot.y.label = "change";
-  const int64_t chosen = travelling_element(workload, steps, own);
+  const int64_t chosen = traveling_element(workload, steps, own);
   std::optional<double> begin;
   for (std::size_t way = 0; way < ways.size(); ++way) {
     Course course(workload, amp::Strategy::named(ways[way]), own);

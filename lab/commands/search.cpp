@@ -68,14 +68,15 @@ std::filesystem::path record_of(std::filesystem::path out) {
 
 void check_place_for(const std::filesystem::path& out) {
   if (out.extension() != ".json")
-    fail<UsageError>("search", out.string(), " is no name of a policy. End it in .json.");
+    fail<UsageError>("search", out.string(),
+                     " does not end in .json, as a policy's file does. Add it.");
   if (std::filesystem::exists(out) && !policy::read(out).about.starts_with(made_by_search))
     fail<UsageError>("search", out.string(),
-                     " is there, and no earlier search made it. Choose another --out.");
+                     " exists, and no earlier search made it. Choose another --out.");
   if (const auto record = record_of(out);
       !std::filesystem::exists(out) && std::filesystem::exists(record))
     fail<UsageError>("search", record.string(),
-                     " is there, and its policy is not. Choose another --out.");
+                     " exists without its policy. Choose another --out.");
   std::error_code error;
   if (out.has_parent_path()) std::filesystem::create_directories(out.parent_path(), error);
   if (error)

@@ -94,7 +94,8 @@ class Sweep {
     for (const Task& task : tasks_)
       if (!is_finished(task)) waiting.push_back(&task);
     done_ = tasks_.size() - waiting.size();
-    if (done_ > 0) progress_ << done_ << " of " << tasks_.size() << " runs are there" << std::endl;
+    if (done_ > 0)
+      progress_ << done_ << " of " << tasks_.size() << " runs are already done" << std::endl;
     to_do_ = waiting.size();
     while (!waiting.empty() || !processes_.empty()) {
       if (!waiting.empty() && !processes_.full()) {

@@ -109,8 +109,8 @@ void set_field(Json& json, const std::string& name, const std::string& value) {
     } else if (at->is_object() || at->is_null()) {
       at = &(*at)[parts[i]];  // reading the file later refuses an unknown field
     } else {
-      fail<FormatError>("sweep", name, ": what stands before \"", parts[i],
-                        "\" in the file is no object. Name a field that is.");
+      fail<FormatError>("sweep", name, ": the entry before \"", parts[i],
+                        "\" is not an object, so it has no fields. Name another field.");
     }
   }
   *at = value_of(value);
@@ -124,7 +124,7 @@ Axis axis_of(const std::string& text) {
   if (equals != std::string::npos) axis.values = split_values(text.substr(equals + 1));
   if (axis.name.empty() || axis.values.empty() ||
       std::ranges::find(axis.values, "") != axis.values.end())
-    fail<UsageError>("sweep", "\"", text, "\" is no axis. Write NAME=VALUE,VALUE.");
+    fail<UsageError>("sweep", "\"", text, "\" is not an axis. Write NAME=VALUE,VALUE.");
   if (std::set(axis.values.begin(), axis.values.end()).size() != axis.values.size())
     fail<UsageError>("sweep", "\"", text, "\" has a value twice. Give each once.");
   return axis;

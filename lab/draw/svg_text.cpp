@@ -104,9 +104,9 @@ std::string styles() {
   constexpr const char* dark[] = {"#62b5f0", "#ff9a4d", "#35c796", "#ee8fc8", "#dcc94a",
                                   "#8fd3ff", "#ff7b7b", "#b3bac6", "#86d986", "#b6a1ff"};
   constexpr const char* dashes[] = {"none", "7 3", "2 2", "9 3 2 3", "12 4", "4 2 1 2"};
-  const auto variables = [](const auto& colours, std::string_view others) {
+  const auto variables = [](const auto& colors, std::string_view others) {
     std::string text(others);
-    for (int i = 0; i < 10; ++i) text += "--c" + std::to_string(i) + ":" + colours[i] + ";";
+    for (int i = 0; i < 10; ++i) text += "--c" + std::to_string(i) + ":" + colors[i] + ";";
     return text;
   };
   const std::string in_dark =

@@ -23,7 +23,7 @@ double bytes_per_parameter(const std::string& strategy) {
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   const amp::StrategyBytes bytes =
       amp::predicted_bytes(amp::Strategy::named(strategy), *work.model, *optimizer);
-  return double(bytes.parameter + bytes.beside) / double(work.model->parameter_count());
+  return double(bytes.parameter + bytes.companion) / double(work.model->parameter_count());
 }
 
 void run(Findings& found) {

@@ -42,7 +42,7 @@ Case make(const std::string& name) {
 
 struct Bytes {
   int64_t parameters = 0;  // number of parameters
-  int64_t parameter = 0, beside = 0, gradient = 0, state = 0;
+  int64_t parameter = 0, companion = 0, gradient = 0, state = 0;
   int64_t casts = 0, kept_casts = 0;  // the most within forward; the part kept for backward
   int64_t wrong = 0;                  // difference from the prediction
 };
@@ -69,10 +69,10 @@ Bytes counted(const std::string& workload, std::string_view strategy_name) {
   int64_t buffers = 0;
   for (const auto& [name, x] : run.model->named_buffers()) buffers += x.bytes();
   bytes.parameter = held(Use::parameter) - buffers;
-  bytes.beside = held(Use::master_weight) + held(Use::compensation);
+  bytes.companion = held(Use::master_weight) + held(Use::compensation);
   bytes.gradient = held(Use::gradient), bytes.state = held(Use::optimizer_state);
   bytes.wrong = std::abs(bytes.parameter - predicted.parameter) +
-                std::abs(bytes.beside - predicted.beside) +
+                std::abs(bytes.companion - predicted.companion) +
                 std::abs(bytes.gradient - predicted.gradient) +
                 std::abs(bytes.state - predicted.optimizer_state);
   return bytes;
@@ -110,7 +110,7 @@ void run(Findings& found) {
       casts_wrong += std::abs(b.casts - (casts ? 2 * b.parameters : 0)) +
                      std::abs(b.kept_casts - (casts ? 2 * (b.parameters - mlp_biases) : 0));
       const auto each = [&](int64_t bytes) { return number(double(bytes) / double(b.parameters)); };
-      table.row({std::string(strategy), each(b.parameter), each(b.beside), each(b.gradient),
+      table.row({std::string(strategy), each(b.parameter), each(b.companion), each(b.gradient),
                  each(b.state), each(b.casts), each(b.kept_casts)});
     }
   found.out() << table;

@@ -26,11 +26,17 @@ class PolicyOnDisk {
   std::filesystem::path path_;
 };
 
+/// An experiment's trainings were stopped by a signal, so it has no result.
+struct Stopped : Error {
+  using Error::Error;
+};
+
 /// Trains a workload under each policy from each seed. Pairs by seed have the same weights and the
 /// same batches.
 class PairedRuns {
  public:
-  /// Prints the table: each policy's late loss, and its difference from the first policy's.
+  /// Prints the table: each policy's late loss, and its difference from the first policy's. Throws
+  /// Stopped after SIGINT or SIGTERM.
   PairedRuns(Findings& found, const std::string& workload, const std::vector<std::string>& policies,
              std::size_t seeds, int64_t steps);
 

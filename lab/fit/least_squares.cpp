@@ -54,8 +54,8 @@ struct Errors {
 std::vector<double> fitted(const Law& law, std::span<const LawRow> rows,
                            std::span<const double> start, bool thorough) {
   if (rows.size() < law.names.size())
-    fail<UsageError>("fit", "the law ", law.name, " has ", law.names.size(), " constants, and ",
-                     rows.size(), " runs are there to fit it. Give more runs.");
+    fail<UsageError>("fit", "the law ", law.name, " has ", law.names.size(),
+                     " constants, got only ", rows.size(), " runs. Give more runs.");
   Eigen::VectorXd best;
   double least = std::numeric_limits<double>::infinity();
   // Exponents and gammas may be several times smaller or larger than their starting values.

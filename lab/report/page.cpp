@@ -9,7 +9,7 @@ namespace halftone::lab::html {
 namespace {
 
 /// Nine backgrounds of heat maps, from nothing to bad, with the ink that is read on them.
-std::string heat_colours() {
+std::string heat_colors() {
   constexpr const char* light[] = {"#fff",    "#fff1e3", "#fee0c4", "#fdc795", "#fba562",
                                    "#f07f35", "#d9601a", "#ab4310", "#7d2d0a"};
   constexpr const char* dark[] = {"#16191d", "#291f18", "#3d2818", "#573519", "#75451a",
@@ -64,7 +64,7 @@ nav{display:none}
 figure,tr{break-inside:avoid}
 h2,h3{break-after:avoid}
 }
-)" + heat_colours();
+)" + heat_colors();
 }
 
 }  // namespace

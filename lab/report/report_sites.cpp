@@ -119,7 +119,7 @@ std::vector<std::string> worst_of(const std::vector<std::string>& sites,
 }
 
 /// The range of a map's colors: 0 to the largest value; for logarithms, the least to the largest.
-struct Colours {
+struct Colors {
   double low = 0, high = 0;
   bool least_first = false;
   double strength(double value) const {
@@ -137,19 +137,19 @@ double value_of(const Statistic& what, const ReportTensor* tensor) {
 }
 
 /// All maps of a statistic share one range of colors, so that they can be compared.
-Colours colours_of(const std::vector<const ReportGroup*>& groups, const Statistic& what) {
-  Colours colours{
+Colors colors_of(const std::vector<const ReportGroup*>& groups, const Statistic& what) {
+  Colors colors{
       .low = what.least_first ? HUGE_VAL : 0.0, .high = -HUGE_VAL, .least_first = what.least_first};
   for (const ReportGroup* group : groups)
     for (const auto& [place, tensor] : group->tensors) {
       const double value = value_of(what, &tensor);
       if (!std::isfinite(value)) continue;
-      colours.low = std::min(colours.low, value), colours.high = std::max(colours.high, value);
+      colors.low = std::min(colors.low, value), colors.high = std::max(colors.high, value);
     }
-  return colours;
+  return colors;
 }
 
-std::string heat_map_of(const ReportGroup& group, const Statistic& what, const Colours& colours,
+std::string heat_map_of(const ReportGroup& group, const Statistic& what, const Colors& colors,
                         std::size_t most) {
   const std::vector<policy::Role> roles = roles_of(group, what.rounded);
   std::map<std::string, double> badness;
@@ -177,7 +177,7 @@ std::string heat_map_of(const ReportGroup& group, const Statistic& what, const C
             std::string(policy::name(role)) +
             (tensor->quantizer.empty() ? "" : ": " + html::shortened(tensor->quantizer, 40)) +
             ", " + number(value, 5);
-        cell.strength = colours.strength(value);
+        cell.strength = colors.strength(value);
       }
       cells.back().cells.push_back(std::move(cell));
     }
@@ -327,8 +327,8 @@ std::string site_panel(const ReportData& data) {
         (links.empty() ? "" : " · ") + html::element("a", "href=\"#" + anchor + "\"", what.name);
     text += html::element("h3", "id=\"" + anchor + "\"", defined(what.name, what.anchor));
     std::string maps;
-    const Colours colours = colours_of(groups, what);
-    for (std::size_t g = 0; g < shown; ++g) maps += heat_map_of(*groups[g], what, colours, most);
+    const Colors colors = colors_of(groups, what);
+    for (std::size_t g = 0; g < shown; ++g) maps += heat_map_of(*groups[g], what, colors, most);
     text += maps.empty() ? paragraph("Nothing is rounded in these runs.")
                          : html::element("div", "class=\"maps\"", "\n" + maps) + "\n";
   }

@@ -71,13 +71,13 @@ const Entry& named(const Entry (&all)[Count], std::string_view kind, std::string
 
 /// Returns " Did you mean ...?" with the entry of the path's folder that is nearest; "" if none is
 /// near.
-std::string nearest_beside(const std::filesystem::path& path) {
+std::string nearest_name_next_to(const std::filesystem::path& path) {
   std::filesystem::path place = path;
   if (!place.has_filename()) place = place.parent_path();
   std::vector<std::string> found;
   std::error_code none;
-  const std::filesystem::path beside = place.has_parent_path() ? place.parent_path() : ".";
-  for (std::filesystem::directory_iterator at(beside, none), end; !none && at != end;
+  const std::filesystem::path folder = place.has_parent_path() ? place.parent_path() : ".";
+  for (std::filesystem::directory_iterator at(folder, none), end; !none && at != end;
        at.increment(none))
     found.push_back(at->path().filename().string());
   std::ranges::sort(found);
@@ -121,7 +121,7 @@ optim::NamedTensors trained_state(const std::filesystem::path& from) {
     fail<UsageError>("run", "there is no ", from.string(),
                      " to begin with. Give a run's folder, one of its checkpoints, or a file of "
                      "Training::save().",
-                     nearest_beside(from));
+                     nearest_name_next_to(from));
   }
   optim::NamedTensors state = train::load_checkpoint(checkpoint).tensors;
   std::erase_if(state, [](const auto& entry) {

@@ -46,7 +46,7 @@ class Guard {
       check_text(key);
       if (!keys_.back().insert(key).second)
         fail<FormatError>(where_, "the entry \"", shortened(key),
-                          "\" is there twice in one object. Keep one of them.");
+                          "\" occurs twice in one object. Keep one of them.");
       if (keys_.back().size() > most_entries)
         fail<FormatError>(where_, "an object has more than ", most_entries, " entries.");
     }

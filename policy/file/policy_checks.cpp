@@ -42,10 +42,10 @@ void require_sensible(const JsonValue& top, const PolicyFile& file) {
     place_of(top, top.find("autocast") ? "autocast" : "weights")
         .refuse("weights are f64 and autocast is ", *base.autocast,
                 ": f64 is never cast. Use f32 weights, or \"autocast\": null.");
-  const bool keeps_beside = base.form == WeightForm::split ||
-                            base.form == WeightForm::split_rounded ||
-                            base.form == WeightForm::kahan;
-  if (file.rules.parameters && keeps_beside)
+  const bool has_companion = base.form == WeightForm::split ||
+                             base.form == WeightForm::split_rounded ||
+                             base.form == WeightForm::kahan;
+  if (file.rules.parameters && has_companion)
     place_of(top, "optimizer", "parameters")
         .refuse("parameters go onto a grid, and the form ", name(base.form),
                 " stores what they lost, which would bring it back. Use \"form\": "

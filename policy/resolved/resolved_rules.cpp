@@ -115,7 +115,7 @@ Json ResolvedRules::content_of(const ResolvedSite& site) const {
           {"treatment", std::move(treatment)}};
 }
 
-Json ResolvedRules::content_beside_sites() const {
+Json ResolvedRules::content_without_sites() const {
   Json states = Json::object();
   for (const auto& [state, quantizer] : book_.states) states[state] = policy::content_of(quantizer);
   Json json{{"parameters", book_.parameters ? policy::content_of(*book_.parameters) : Json("none")},
@@ -131,7 +131,7 @@ std::string ResolvedRules::hash() const {
   Fingerprint all;
   for (const ResolvedSite& site : sites_)
     all.add(name(site.site)).add(content_of(site).dump()).add("\n");
-  return all.add(content_beside_sites().dump()).text();
+  return all.add(content_without_sites().dump()).text();
 }
 
 }  // namespace halftone::policy

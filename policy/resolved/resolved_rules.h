@@ -41,7 +41,7 @@ class ResolvedRules {
   Json content_of(const ResolvedSite& site) const;
   /// Returns "parameters" and "states", as their grids, "evaluation" and "seed"; "communication" if
   /// the wire format is not that of the gradients.
-  Json content_beside_sites() const;
+  Json content_without_sites() const;
   /// Returns FNV-1a 64 of both, for all sites in their order.
   std::string hash() const;
 

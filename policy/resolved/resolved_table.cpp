@@ -143,7 +143,7 @@ std::string resolved_json(const PolicySession& session) {
   Json rules = Json::array();
   for (const Rule& rule : session.rules().rules) rules.push_back(rule.name);
   Json all{{"sites", list}, {"rules", rules}};
-  all.update(resolved.content_beside_sites());
+  all.update(resolved.content_without_sites());
   all["hash"] = resolved.hash();
   return all.dump(2) + '\n';
 }
@@ -216,10 +216,10 @@ std::string resolved_difference(const PolicySession& before, const PolicySession
   for (const auto& [what, grid] : was)
     if (const std::string other = now.try_emplace(what, "none").first->second; other != grid)
       text += two_lines(what, grid, other);
-  const Json beside = differing(first.content_beside_sites(), second.content_beside_sites());
+  const Json around = differing(first.content_without_sites(), second.content_without_sites());
   for (const char* what : {"evaluation", "seed"})
-    if (beside.contains(what))
-      text += two_lines(what, beside[what]["before"].dump(), beside[what]["after"].dump());
+    if (around.contains(what))
+      text += two_lines(what, around[what]["before"].dump(), around[what]["after"].dump());
   if (const std::string was_wire = name(before.settings().wire), wire = name(after.settings().wire);
       was_wire != wire)
     text += two_lines("gradients on their way", was_wire, wire);
@@ -234,7 +234,7 @@ std::string resolved_difference_json(const PolicySession& before, const PolicySe
     if (was != now) sites[pair.name] = {{"before", std::move(was)}, {"after", std::move(now)}};
   }
   Json all{{"sites", std::move(sites)}};
-  all.update(differing(first.content_beside_sites(), second.content_beside_sites()));
+  all.update(differing(first.content_without_sites(), second.content_without_sites()));
   return all.dump(2) + '\n';
 }
 

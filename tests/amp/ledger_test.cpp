@@ -22,7 +22,7 @@ struct Expected {
   std::string_view strategy;
   std::optional<DType> state_dtype;  // other than the strategy's
   bool fused_master = true;
-  int parameter, beside, gradient, master_gradient, state, cast_cache, steady, peak;
+  int parameter, companion, gradient, master_gradient, state, cast_cache, steady, peak;
   double ratio;
 };
 
@@ -55,7 +55,7 @@ int64_t of_parameters(const std::array<int64_t, memory_use_count>& bytes) {
     sum += bytes[std::size_t(use)];
   return sum;
 }
-int64_t beside(const MemoryReport& report) {
+int64_t companion(const MemoryReport& report) {
   return report.now_of(Use::master_weight) + report.now_of(Use::compensation);
 }
 
@@ -99,8 +99,8 @@ TEST_CASE("the ledger of every strategy, to the byte") {
       const int64_t n = run.model->parameter_count();
       const MemoryReport at_rest = memory_report();
       CHECK(at_rest.now_of(Use::parameter) == e.parameter * n);
-      CHECK(beside(at_rest) == e.beside * n);
-      CHECK(double(at_rest.now_of(Use::parameter) + beside(at_rest)) == e.ratio * 4 * double(n));
+      CHECK(companion(at_rest) == e.companion * n);
+      CHECK(double(at_rest.now_of(Use::parameter) + companion(at_rest)) == e.ratio * 4 * double(n));
 
       run.step();  // makes the optimizer's state
       run.training.zero_grad();
@@ -119,7 +119,8 @@ TEST_CASE("the ledger of every strategy, to the byte") {
       run.training.step();
       const MemoryReport after = memory_report();
       CHECK(after.peak_of(Use::parameter) == e.parameter * n);
-      CHECK(after.peak_of(Use::master_weight) + after.peak_of(Use::compensation) == e.beside * n);
+      CHECK(after.peak_of(Use::master_weight) + after.peak_of(Use::compensation) ==
+            e.companion * n);
       CHECK(after.now_of(Use::gradient) == e.gradient * n);
       CHECK(after.peak_of(Use::master_gradient) == e.master_gradient * n);
       CHECK(after.now_of(Use::optimizer_state) == e.state * n);

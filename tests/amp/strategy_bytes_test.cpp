@@ -28,7 +28,7 @@ TEST_CASE("predicted bytes are those of the ledger, batch norm and frozen weight
     int64_t buffers = 0;
     for (const auto& [path, x] : run.model->named_buffers()) buffers += x.bytes();
     CHECK(counted({Use::parameter}) == predicted.parameter + buffers);
-    CHECK(counted({Use::master_weight, Use::compensation}) == predicted.beside);
+    CHECK(counted({Use::master_weight, Use::compensation}) == predicted.companion);
     CHECK(counted({Use::gradient}) == predicted.gradient);
     CHECK(counted({Use::optimizer_state}) == predicted.optimizer_state);
   }
@@ -56,14 +56,14 @@ TEST_CASE("predicted bytes of several ranks: of the rank that keeps most") {
   };
   const amp::StrategyBytes of_four = bytes("split-bf16", 4, adam);
   CHECK(of_four.parameter == 2 * 4160);
-  CHECK(of_four.beside == 2 * 1088);
+  CHECK(of_four.companion == 2 * 1088);
   CHECK(of_four.gradient == 4 * 1088);
   CHECK(of_four.optimizer_state == 8 * 1088);
   CHECK(bytes("fp64", 4, adam).gradient == 8 * 1088);
   CHECK(bytes("split-bf16", 1, adam).gradient == 2 * 4160);
   optim::Lamb lamb(parameters);  // not sharded: whole sums
   CHECK(bytes("o2-bf16", 4, lamb).gradient == 4 * 4160);
-  CHECK(bytes("o2-bf16", 4, lamb).beside == 4 * 4160);
+  CHECK(bytes("o2-bf16", 4, lamb).companion == 4 * 4160);
   CHECK(message_of<UsageError>([&] { bytes("fp32", 0, adam); }) ==
         "[predicted_bytes] of 0 ranks. Use 1 or more.");
 }

@@ -155,7 +155,7 @@ TEST_CASE("BytePairTokenizer names what is wrong with its files") {
   CHECK(
       contains(message_for(R"({"a": 1})", merges), R"(token "a" has the number 1, the 1 tokens)"));
   CHECK(contains(message_for(R"({"a": 0, "b": 0})", merges), R"(token "b" has the number 0)"));
-  CHECK(contains(message_for(R"({"a": 0, "a": 1})", merges), R"(token "a" is there twice)"));
+  CHECK(contains(message_for(R"({"a": 0, "a": 1})", merges), R"(token "a" occurs twice)"));
   CHECK(contains(message_for(R"({"a b": 0})", merges), "does not stand for bytes"));
   CHECK(contains(message_for(R"({"": 0})", merges), "does not stand for bytes"));
   CHECK(contains(message_for(R"({"\u6f22": 0})", merges), "does not stand for bytes"));
@@ -172,7 +172,7 @@ TEST_CASE("BytePairTokenizer names what is wrong with its files") {
   CHECK(
       contains(message_for(vocabulary, "#version: 0.2\nh e r\n"), "line 2, \"h e r\", is not two"));
   CHECK(contains(message_for(vocabulary, "x q\n"), "that the vocabulary does not have"));
-  CHECK(contains(message_for(vocabulary, "h e\nh e\n"), "line 2, \"h e\", is there twice"));
+  CHECK(contains(message_for(vocabulary, "h e\nh e\n"), "line 2, \"h e\", occurs twice"));
   CHECK(contains(message_for(vocabulary, "h \x01\n"), "does not stand for bytes"));
   CHECK(contains(message_of<FormatError>(
                      [] { BytePairTokenizer(fixture("merges.txt"), fixture("vocab.json")); }),

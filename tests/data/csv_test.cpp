@@ -24,20 +24,20 @@ Values values(const Tensor& x) { return x.to_vector<double>(); }
 TEST_CASE("a table: names, numbers, classes") {
   const TemporaryDirectory directory;
   std::ofstream(directory / "t.csv")
-      << "size,colour,price\r\n1.5, red ,10\n-2e1,blue,+3.25\n\n0.5, red ,.5";
+      << "size,color,price\r\n1.5, red ,10\n-2e1,blue,+3.25\n\n0.5, red ,.5";
   const CsvTable table = read_csv(directory / "t.csv");
   CHECK(table.rows() == 3);
-  CHECK(table.columns() == std::vector<std::string>{"size", "colour", "price"});
+  CHECK(table.columns() == std::vector<std::string>{"size", "color", "price"});
   const Tensor x = table.numbers({"price", "size"});
   CHECK(x.shape() == Shape{3, 2});
   CHECK(x.dtype() == f32);
   CHECK(values(x) == Values{10, 1.5, 3.25, -20, 0.5, 0.5});
   CHECK(table.column("size", f64).shape() == Shape{3});
-  const data::Classes classes = table.classes("colour");
+  const data::Classes classes = table.classes("color");
   CHECK(values(classes.numbers) == Values{0, 1, 0});
   CHECK(classes.names == std::vector<std::string>{" red ", "blue"});
-  CHECK(table.columns_without({"colour"}) == std::vector<std::string>{"size", "price"});
-  CHECK(table.cell(1, "colour") == "blue");
+  CHECK(table.columns_without({"color"}) == std::vector<std::string>{"size", "price"});
+  CHECK(table.cell(1, "color") == "blue");
 }
 
 TEST_CASE("quotes, separators, marks, no header") {

@@ -58,7 +58,7 @@ amp::StrategyBytes expected_of(const amp::Strategy& strategy, int64_t elements, 
   const int64_t weight = size_of(strategy.weights);
   return {
       .parameter = elements * weight,
-      .beside = form.has_companion() ? own * size_of(form.companion_dtype(strategy.weights)) : 0,
+      .companion = form.has_companion() ? own * size_of(form.companion_dtype(strategy.weights)) : 0,
       .gradient = own * std::max<int64_t>(weight, 4),
       .optimizer_state = own * 2 * size_of(strategy.state_dtype.value_or(f32))};
 }
@@ -144,7 +144,7 @@ bool measure(std::string_view name) {
   bool right =
       equal(at + " parameter", grown(before, now, {Use::parameter}), expected.parameter) &
       equal(at + " companion", grown(before, now, {Use::master_weight, Use::compensation}),
-            expected.beside) &
+            expected.companion) &
       equal(at + " gradient", grown(before, now, {Use::gradient, Use::master_gradient}),
             expected.gradient) &
       equal(at + " optimizer state", grown(before, now, {Use::optimizer_state}),
@@ -161,7 +161,7 @@ bool measure(std::string_view name) {
   if (rank == 0)
     std::printf("%-16s%10.4f%10.4f%10.4f%10.4f%10.4f\n", at.c_str(),
                 of_parameter(expected.parameter, run.model),
-                of_parameter(expected.beside, run.model),
+                of_parameter(expected.companion, run.model),
                 of_parameter(expected.gradient, run.model),
                 of_parameter(expected.optimizer_state, run.model),
                 of_parameter(expected.total(), run.model));

@@ -49,7 +49,7 @@ amp::Strategy fp8_linear(const std::string& quantizer) {
                        quantizer + R"(", "weight": ")" + quantizer + R"("}]})");
 }
 
-TEST_CASE("a policy beside itself differs nowhere") {
+TEST_CASE("a policy compared with itself differs nowhere") {
   for (const char* name : {"fp32", "amp-bf16"}) {
     const amp::Strategy same = amp::Strategy::named(name);
     const Comparison c = lab::compare(small_gpt, same, same);

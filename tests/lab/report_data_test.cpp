@@ -348,11 +348,11 @@ TEST_CASE("comparisons and searches, by name or in folders of runs, are kept apa
   REQUIRE(data.notes.size() == 1);
   CHECK(contains(data.notes[0], "odd.json"));
 
-  std::filesystem::create_directory(runs.directory / "beside");
-  write_file(runs.directory / "beside/compare.json", R"({"rows": []})");
-  const ReportData beside = lab::read_report_data({.paths = {runs.directory / "beside"}});
-  CHECK(beside.groups.empty());
-  CHECK(beside.comparisons.size() == 1);
+  std::filesystem::create_directory(runs.directory / "separate");
+  write_file(runs.directory / "separate/compare.json", R"({"rows": []})");
+  const ReportData separate = lab::read_report_data({.paths = {runs.directory / "separate"}});
+  CHECK(separate.groups.empty());
+  CHECK(separate.comparisons.size() == 1);
 }
 
 TEST_CASE("lines that were skipped are noted, of every run that has some") {

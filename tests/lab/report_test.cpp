@@ -142,7 +142,7 @@ TEST_CASE("a folder of folders is all runs in it") {
                                              directory / "logs", directory / "sweep.json"}});
   check_page(page);
   CHECK(contains(page, "2 runs, 2 policies"));
-  CHECK(contains(page, "logs: no run lies there."));
+  CHECK(contains(page, "logs: it has no runs."));
   CHECK(contains(page, "sweep.json: neither a comparison nor a search."));
 }
 
@@ -227,8 +227,8 @@ TEST_CASE("broken files are told or left out, and never end the program") {
   const auto message = [&](const Path& path) {
     return message_of<FormatError>([&] { report({.paths = {path}}); });
   };
-  CHECK(contains(message(directory.path()), "no run lies there"));
-  CHECK(contains(message(directory / "nothing"), "no run lies there"));
+  CHECK(contains(message(directory.path()), "it has no runs"));
+  CHECK(contains(message(directory / "nothing"), "it has no runs"));
   write_file(directory / "page.txt", "x");
   CHECK(contains(message(directory / "page.txt"), "neither .csv nor .jsonl"));
   write_file(directory / "other.json", "{}");

@@ -55,9 +55,9 @@ TEST_CASE("a folder with any file of a run is one, an empty folder and other fil
     CHECK_FALSE(RunFolder::is_run(folder.path));
     folder.with(file, "");
     CHECK(RunFolder::is_run(folder.path));
-    const bool beside =
+    const bool next_to_it =
         std::string(file) == "compare.json" || std::string(file).ends_with("search.json");
-    CHECK(folder.read().was_trained() == !beside);
+    CHECK(folder.read().was_trained() == !next_to_it);
     CHECK(folder.read().has(file));
   }
   Folder other;
@@ -119,13 +119,13 @@ TEST_CASE("paths: runs, folders of runs by name, and notes for what has none") {
     names.push_back(run.name());
   CHECK(names == std::vector<std::string>{"one", "a", "b"});
   REQUIRE(notes.size() == 1);
-  CHECK(contains(notes[0], "empty: no run lies there."));
+  CHECK(contains(notes[0], "empty: it has no runs."));
   const auto refusal = [&](const Path& path) {
     return message_of<FormatError>([&] { lab::run_folders("test", {path}, notes); });
   };
-  CHECK(contains(refusal(directory / "empty"), "no run lies there"));
-  CHECK(contains(refusal(directory / "nowhere"), "no run lies there"));
-  CHECK(contains(refusal("/dev/null"), "no run lies there"));
+  CHECK(contains(refusal(directory / "empty"), "it has no runs"));
+  CHECK(contains(refusal(directory / "nowhere"), "it has no runs"));
+  CHECK(contains(refusal("/dev/null"), "it has no runs"));
   CHECK(lab::run_folders("test", {}, notes).empty());
 }
 

@@ -70,7 +70,7 @@ TEST_CASE("objectives by name, and their costs") {
   }
 }
 
-TEST_CASE("a budget that is no number above 0 is refused") {
+TEST_CASE("a budget that is not a number above 0 is refused") {
   Chain chain(1);
   for (const double budget : {0.0, -1.0, std::nan("")})
     CHECK(

@@ -326,7 +326,7 @@ TEST_CASE("a finished sweep starts nothing and prints its runs") {
     CHECK(contains(table.text(), "fp32-lr=1 "));
     CHECK(contains(table.text(), "fp32-lr=2 "));
   }
-  CHECK(progress.str() == "4 of 4 runs are there\n");
+  CHECK(progress.str() == "4 of 4 runs are already done\n");
   CHECK(read_file(folder / "policies/fp32-lr=2.json") ==
         cells_of(options.policy, options.axes).at(1).policy);
   write_file(folder / "mlp_tiny-fp32-lr=1-3/summary.json", R"({"loss":"much"})");

@@ -61,7 +61,7 @@ TEST_CASE("a strategy's name is a file that extends it; fields may be new there"
   CHECK(file.rules.parameters->grid.significand_bits == 16);
 }
 
-TEST_CASE("files beside a policy are found from the cells' folder") {
+TEST_CASE("files next to a policy are found from the cells' folder") {
   const TemporaryDirectory folder;
   write_file(folder / "base.json",
              R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16"})");

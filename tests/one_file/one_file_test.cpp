@@ -308,12 +308,12 @@ TEST_CASE("one file: bytes") {
     pair.step(batches().front());
     amp::StrategyBytes counted;
     for (const one_file::Parameter& p : pair.file.parameters) {
-      counted.parameter += p.node->value.bytes(), counted.beside += p.companion.bytes();
+      counted.parameter += p.node->value.bytes(), counted.companion += p.companion.bytes();
       counted.gradient += p.node->gradient.bytes();
       counted.optimizer_state += p.first.bytes() + p.second.bytes();
     }
     CHECK(counted.parameter == expected.parameter);
-    CHECK(counted.beside == expected.beside);
+    CHECK(counted.companion == expected.companion);
     CHECK(counted.gradient == expected.gradient);
     CHECK(counted.optimizer_state == expected.optimizer_state);
   });

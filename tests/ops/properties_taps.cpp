@@ -56,17 +56,17 @@ struct OneByOne final : Identity {
 struct Aside final : Identity {
   std::vector<std::shared_ptr<Node>> shadows{};
   Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
-    Tensor beside;
+    Tensor aside;
     const RandomKey state = default_generator().state();
     try {
       std::shared_ptr<Node> shadow;
-      beside = operation.aside(inputs, &shadow);
+      aside = operation.aside(inputs, &shadow);
       shadows.push_back(shadow);
     } catch (const UnsupportedError&) {  // statistics, checkpoints
     }
     default_generator().set_state(state);
     Tensor result = operation.run(inputs);
-    return beside.defined() ? beside : result;
+    return aside.defined() ? aside : result;
   }
   std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
     std::vector<Tensor> own = node.backward(dy);

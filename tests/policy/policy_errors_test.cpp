@@ -17,9 +17,9 @@ TEST_CASE("text that is not JSON is an error with line and column") {
   CHECK(refusal_of(R"("seed": 1e999)") ==
         "not JSON: a number is out of range, or a text is not UTF-8.");
   CHECK(refusal_of(R"("seed": 1, "seed": 1)") ==
-        "the entry \"seed\" is there twice in one object. Keep one of them.");
+        "the entry \"seed\" occurs twice in one object. Keep one of them.");
   CHECK(refusal_of(R"("rules": [{"match": {"op": "add", "op": "mul"}}])") ==
-        "the entry \"op\" is there twice in one object. Keep one of them.");
+        "the entry \"op\" occurs twice in one object. Keep one of them.");
   // A message would end at it, and lose the rest of the error.
   CHECK(refusal_of("\"rules\": [{\"match\": {\"path\": \"a{\\u0000\"}}]") ==
         "the text \"a{\\x00\" has a character U+0000. Leave it out.");

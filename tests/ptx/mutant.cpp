@@ -35,7 +35,7 @@ void mutate(Kernel& kernel, std::size_t place, std::string_view kind) {
   else if (kind == "swap") swap_values(kernel, i);
   else if (kind == "invert" && i.guarded) i.guard_inverted = !i.guard_inverted;
   else
-    throw Fault("[ptx] " + std::string(kind) + " is no change of " +
+    throw Fault("[ptx] " + std::string(kind) + " is not a change of " +
                 std::string(kernel.text_of(i)));
 }
 

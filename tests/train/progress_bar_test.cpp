@@ -48,10 +48,10 @@ TEST_CASE("a status line has the parts that fit, and never more") {
   CHECK(status_line(state, 79, false) == all.substr(0, all.find("  12346")));
   CHECK(status_line(state, 60, false) == all.substr(0, all.find("  loss scale")));
   CHECK(status_line(state, 30, false) == all.substr(0, all.find("  loss")));
-  const std::string coloured = status_line(state, 200, true);
+  const std::string colored = status_line(state, 200, true);
   std::size_t widest = 0;
-  CHECK(screen(coloured, widest)[0] == status_line(state, 200, false));
-  CHECK(coloured != status_line(state, 200, false));
+  CHECK(screen(colored, widest)[0] == status_line(state, 200, false));
+  CHECK(colored != status_line(state, 200, false));
 }
 
 TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within the window") {

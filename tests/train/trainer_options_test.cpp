@@ -47,7 +47,7 @@ TEST_CASE("Trainer: options that contradict each other") {
   CHECK(refused({.max_time = std::chrono::seconds(1),
                  .schedule = [](int64_t n) { return optim::LrSchedule::linear(n); }}) ==
         "[Trainer] a schedule needs to know the number of steps, and max_time alone does not say "
-        "it. Pass max_epochs or max_steps, too.");
+        "it. Pass max_epochs or max_steps as well.");
   CHECK(
       refused({.precision = "o2-fp16", .max_epochs = 1, .clip_value = 1}) ==
       "[Trainer] clip_value needs unscaled gradients, and under o2-fp16 these would be f16, which "

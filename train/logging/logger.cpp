@@ -41,7 +41,7 @@ void Logger::log(const LogRecord& record) {
     check_log_name(record.numbers[i].name);
     for (std::size_t j = 0; j < i; ++j)  // a loop over a few names is faster than a set
       if (record.numbers[i].name == record.numbers[j].name)
-        fail<UsageError>("log", "'", record.numbers[i].name, "' is there twice. Log it once.");
+        fail<UsageError>("log", "'", record.numbers[i].name, "' occurs twice. Log it once.");
   }
   write(record);
 }

@@ -39,7 +39,7 @@ std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
   const auto row = [&](const char* mark, const amp::Strategy& strategy) {
     const amp::StrategyBytes bytes = amp::predicted_bytes(strategy, model, optimizer, ranks);
     print(text, "%s %-16.40s%10.2f%10.2f%10.2f%10.2f%10.2f\n", mark, strategy.name.c_str(),
-          mebibytes(bytes.parameter), mebibytes(bytes.beside), mebibytes(bytes.gradient),
+          mebibytes(bytes.parameter), mebibytes(bytes.companion), mebibytes(bytes.gradient),
           mebibytes(bytes.optimizer_state), mebibytes(bytes.total()));
   };
   row(">", in_use);

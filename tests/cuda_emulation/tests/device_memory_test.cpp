@@ -131,8 +131,7 @@ TEST_CASE("a kernel that cannot start is an error that says why, and the next on
   CHECK(x.item() == 7);
 }
 
-TEST_CASE(
-    "the device holds what the ledger says, and no more than the rounding of blocks beside it") {
+TEST_CASE("the device holds what the ledger says, and no more than the rounding of blocks") {
   const std::size_t free_before = emulation::allocated_bytes();
   const int64_t ledger_before = memory_report(Device::cuda()).total_now;
   std::vector<Tensor> tensors;

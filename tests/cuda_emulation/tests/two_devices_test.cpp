@@ -32,14 +32,14 @@ Trained trained_on(Device device, Device other, bool captured) {
     return loss;
   };
   CapturedStep replayed(step);
-  Tensor beside = ones({30}).to(other);
+  Tensor there = ones({30}).to(other);
   Tensor loss;
   for (int i = 0; i < 5; ++i) {
     const Tensor x = randn({8, 20}).to(device);
     loss = captured ? replayed({x}) : step({x});
-    beside = beside * 2.0;
+    there = there * 2.0;
   }
-  CHECK(beside.to_vector<float>() == std::vector<float>(30, 32));
+  CHECK(there.to_vector<float>() == std::vector<float>(30, 32));
   return {loss.item(), model.parameters()[0].to_vector<float>()};
 }
 

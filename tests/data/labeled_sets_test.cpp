@@ -8,7 +8,7 @@
 
 #include "image_fixtures.h"
 
-namespace halftone::test::labelled_sets_test {
+namespace halftone::test::labeled_sets_test {
 
 using namespace halftone::data;
 namespace fs = std::filesystem;
@@ -212,4 +212,4 @@ TEST_CASE("images kept as bytes can be transformed before they are normalized") 
                  "the transform changed the number of channels: sample 3 became [2, 2, 1] u8"));
 }
 
-}  // namespace halftone::test::labelled_sets_test
+}  // namespace halftone::test::labeled_sets_test

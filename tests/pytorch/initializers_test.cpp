@@ -7,7 +7,7 @@
 
 #include "fixture.h"
 
-namespace halftone::test::initialisers_test {
+namespace halftone::test::initializers_test {
 namespace init = halftone::nn::init;
 
 namespace {
@@ -89,4 +89,4 @@ TEST_CASE("pytorch: initializers") {
     CHECK(init::gain_of(Nonlinearity(i)) == doctest::Approx(gains[std::size_t(i)]));
 }
 
-}  // namespace halftone::test::initialisers_test
+}  // namespace halftone::test::initializers_test
