@@ -8,6 +8,7 @@
 #include <halftone/core/hadamard.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/own_quantizer.h>
 #include <halftone/core/views.h>
 
 namespace halftone {
@@ -18,7 +19,7 @@ namespace {
 /// will do.
 bool any_order(const Quantizer& quantizer) {
   return quantizer.scaling.per != Scaling::Per::block && quantizer.hadamard == 0 &&
-         !quantizer.draws() && !quantizer.clip.any();
+         !quantizer.draws() && !quantizer.on_host();
 }
 
 Tensor largest_magnitude_of(const Tensor& x) {
@@ -36,13 +37,13 @@ Rotation rotation_of(const QuantizeCall& call) {
           .key_stride = call.key_stride};
 }
 
-/// The same as run() for a quantizer with a clip: on the host, in f32. Numbers on the grid are
-/// exact in the dtype of `to`.
-void run_clipped(const Tensor& from, const QuantizeCall& call, Tensor& to) {
+/// The same as run() for a quantizer with a clip, or with a function of the program: on the host,
+/// in f32. Results are exact in the dtype of `to`.
+void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (recording_step())
-    fail<UsageError>("quantize",
-                     "numbers are clipped at a bound that the host computes, which a captured step "
-                     "cannot do. Run it uncaptured, or leave \"clip\" out of the quantizer.");
+    fail<UsageError>("quantize", "the host computes this quantizer (", described(call.quantizer),
+                     "), which a captured step cannot do. Run it uncaptured, or leave \"clip\" and "
+                     "quantizers of the program out.");
   if (call.skip.defined() && call.skip.item() != 0) return;
   const MemoryScope scope(MemoryUse::workspace);
   const Tensor host = from.to(Device::cpu());
@@ -55,10 +56,15 @@ void run_clipped(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (rotation.size > 0) backend.rotate(x, rotation, x);
   backend.copy(x, clipped);
   const auto count = std::size_t(x.numel());
-  clip_values({clipped.data<float>(), count}, clip_bound(quantizer.clip, {x.data<float>(), count}));
+  if (quantizer.clip.any())
+    clip_values({clipped.data<float>(), count},
+                clip_bound(quantizer.clip, {x.data<float>(), count}));
   QuantizeCall own{.quantizer = quantizer, .key = call.key, .unclipped = x};
   if (quantizer.needs_amax()) own.amax = largest_magnitude_of(clipped);
-  backend.quantize(clipped, own, y);
+  if (quantizer.own)
+    round_blocks(*quantizer.own, {clipped.data<float>(), count}, x.size(-1), call.key,
+                 {y.data<float>(), count});
+  else backend.quantize(clipped, own, y);
   if (call.survey.defined()) {
     Tensor row = call.survey.to(Device::cpu());
     backend.survey(clipped, y, &own, row);
@@ -72,7 +78,7 @@ void run_clipped(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
-  if (call.quantizer.clip.any()) return run_clipped(from, call, to);
+  if (call.quantizer.on_host()) return run_on_host(from, call, to);
   Backend& backend = backend_for(from);
   const Quantizer& quantizer = call.quantizer;
   const bool rotates = quantizer.hadamard > 0;

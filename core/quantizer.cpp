@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include <halftone/core/error.h>
+#include <halftone/core/own_quantizer.h>
 
 namespace halftone {
 
@@ -174,7 +175,8 @@ std::optional<Quantizer> quantizer_named(std::string_view wanted) {
 std::string described(const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   PlainText text;
-  if (quantizer.table.empty()) text << described(quantizer.grid);
+  if (quantizer.own) text << quantizer.own->name << " (" << quantizer.own->hash << ")";
+  else if (quantizer.table.empty()) text << described(quantizer.grid);
   else text << "a table of " << quantizer.table.size() << " numbers";
   if (scaling.per == Scaling::Per::tensor) {
     text << ", scaled per tensor";
@@ -207,8 +209,14 @@ std::string described(const Quantizer& quantizer) {
   return text.str();
 }
 
+bool Quantizer::draws() const {
+  return rounding == Rounding::stochastic || (hadamard > 0 && draws_signs) ||
+         (scaling.per == Scaling::Per::block && scaling.scale_rounding == Rounding::stochastic) ||
+         (own && own->draws);
+}
+
 bool Quantizer::exact_in(DType dtype) const {
-  if (!table.empty()) return dtype == halftone::f32;
+  if (!table.empty() || own) return dtype == halftone::f32;
   switch (dtype) {
     case halftone::f32: return true;
     // A product with a power of two keeps the significand, and bf16 has the exponents of floats.
@@ -222,11 +230,20 @@ bool Quantizer::exact_in(DType dtype) const {
 }
 
 double Quantizer::bits_per_element() const {
+  if (own) return own->bits;
   if (scaling.per != Scaling::Per::block) return grid.bits;
   return grid.bits + double(scaling.scale_format.bits) / (double(scaling.rows) * scaling.columns);
 }
 
 void check_quantizer(std::string_view op, const Quantizer& quantizer) {
+  if (quantizer.own) {
+    check_own_quantizer(op, *quantizer.own);
+    if (quantizer.grid != NumberFormat{} || !quantizer.table.empty() ||
+        quantizer.rounding != Rounding::nearest_even || quantizer.scaling != Scaling{})
+      fail<UsageError>(op, "the quantizer \"", quantizer.own->name,
+                       "\" rounds by its own function, and has a format, a table, a rounding or a "
+                       "scale as well. Leave those out.");
+  }
   if (quantizer.table.empty()) check_format(op, quantizer.grid);
   else check_table(op, quantizer);
   if (quantizer.random_bits < 1 || quantizer.random_bits > 32)

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone {
+
+struct OwnQuantizer;
 
 /// Rule for the exponent of a power-of-two scale from a block's largest magnitude a; E is a's
 /// exponent, E_max that of the grid's largest number. The four rules of torchao.
@@ -127,6 +130,9 @@ struct Quantizer {
   /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
   /// the scale follows from them.
   Clip clip{};
+  /// A function of the program rounds instead of grid, rounding, scaling and table, which must be
+  /// the defaults. The host computes it (core/own_quantizer.h).
+  std::shared_ptr<const OwnQuantizer> own{};
 
   /// Returns a quantizer for a table: sorted, with `grid` filled in.
   static Quantizer of_table(std::vector<float> numbers);
@@ -136,10 +142,9 @@ struct Quantizer {
   /// Returns the bits per element in a native encoding, scales of blocks included.
   double bits_per_element() const;
   /// Returns whether results depend on the call's key.
-  bool draws() const {
-    return rounding == Rounding::stochastic || (hadamard > 0 && draws_signs) ||
-           (scaling.per == Scaling::Per::block && scaling.scale_rounding == Rounding::stochastic);
-  }
+  bool draws() const;
+  /// Returns whether the host computes it: clips, and functions of the program.
+  bool on_host() const { return clip.any() || own; }
   /// Returns whether the kernel needs the largest magnitude of x first.
   bool needs_amax() const {
     return (scaling.per == Scaling::Per::tensor && !scaling.from_history) ||

@@ -1,7 +1,10 @@
 // Means over the resolved sites that have floating-point operations.
 #include <halftone/lab/operand_formats.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include <halftone/core/own_quantizer.h>
 
 namespace halftone::lab {
 
@@ -11,6 +14,11 @@ OperandFormat format_of(const Quantizer& quantizer) {
   const NumberFormat& grid = quantizer.grid;
   const Scaling& scaling = quantizer.scaling;
   OperandFormat format{.bits = quantizer.bits_per_element()};
+  if (quantizer.own) {
+    format.block = std::max(1, quantizer.own->columns);
+    format.exponent = 0, format.fraction = format.bits - 1;
+    return format;
+  }
   if (scaling.per == Scaling::Per::block) format.block = double(scaling.rows) * scaling.columns;
   if (!quantizer.table.empty()) {
     format.bits += std::log2(double(quantizer.table.size())) - grid.bits;

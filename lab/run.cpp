@@ -192,6 +192,7 @@ struct Prepared {
   optim::NamedTensors state{};  // of --from
   policy::Json settings{};
   std::filesystem::path folder{};  // empty: no files
+  std::size_t order = 0;           // of the policy in the command
   RunResult result{};
   std::optional<RunResult> done{};  // the run was finished before
 };
@@ -283,10 +284,10 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
   result.updates = watcher->worst.stored;
   result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(p.work.model->parameters());
-  result.summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
-                              watcher->tokens, session)
-                       .dump(1) +
-                   "\n";
+  policy::Json summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
+                                    watcher->tokens, session);
+  summary["order"] = p.order;
+  result.summary = summary.dump(1) + "\n";
   if (files)
     write_folder(p.folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr,
                  watcher->tracer.get());
@@ -322,6 +323,7 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
   for (const uint64_t seed : options.seeds)
     for (const NamedPolicy& policy : policies) {
       Prepared p = prepared(options, own, policy, seed);
+      p.order = std::size_t(&policy - policies.data());
       std::optional<RunResult> result =
           p.done ? p.done : trained(options, std::move(p), policy.file);
       if (!result) return results;

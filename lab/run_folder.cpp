@@ -116,14 +116,6 @@ std::vector<std::string_view> cells_of(std::string_view line) {
   }
 }
 
-std::optional<double> number_of(std::string_view cell) {
-  double value = 0;
-  const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (read.ec != std::errc() || read.ptr != cell.data() + cell.size() || !std::isfinite(value))
-    return {};
-  return value;
-}
-
 constexpr const char* files_of_runs[] = {"summary.json", "metrics.jsonl", "metrics.csv",
                                          "probe.jsonl",  "resolved.json", "compare.json"};
 
@@ -281,6 +273,26 @@ std::vector<RecordedSite> RunFolder::resolved() const {
   return result;
 }
 
+namespace {
+/// Returns the place of the run's policy in the command that trained it; 0 if no file says it.
+double order_of(const RunFolder& folder) {
+  try {
+    const auto summary = folder.summary();
+    if (!summary) return 0;
+    const auto order = summary->numbers.find("order");
+    return order == summary->numbers.end() ? 0 : order->second;
+  } catch (const FormatError&) { return 0; }  // the caller reads the file again and reports it
+}
+}  // namespace
+
+std::optional<double> number_of(std::string_view cell) {
+  double value = 0;
+  const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (read.ec != std::errc() || read.ptr != cell.data() + cell.size() || !std::isfinite(value))
+    return {};
+  return value;
+}
+
 std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes) {
@@ -300,7 +312,14 @@ std::vector<RunFolder> run_folders(std::string_view op,
     for (const auto& entry : std::filesystem::directory_iterator(path, error))
       if (RunFolder::is_run(entry.path())) inner.push_back(entry.path());
     std::ranges::sort(inner);
-    for (const std::filesystem::path& run : inner) result.emplace_back(op, run);
+    std::vector<std::pair<double, RunFolder>> ordered;
+    for (const std::filesystem::path& run : inner) {
+      RunFolder folder(op, run);
+      const double order = order_of(folder);
+      ordered.emplace_back(order, std::move(folder));
+    }
+    std::ranges::stable_sort(ordered, {}, &std::pair<double, RunFolder>::first);
+    for (auto& [order, folder] : ordered) result.push_back(std::move(folder));
     if (inner.empty() && !RunFolder::is_run(path))
       notes.push_back(path.string() + ": it has no runs.");
   }

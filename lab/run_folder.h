@@ -73,9 +73,12 @@ class RunFolder {
   std::vector<std::string> notes_{};
 };
 
-/// Returns the run at each path, or all runs in it, by name. Notes a folder without runs (a sweep
-/// has such folders next to its runs). Throws FormatError for other paths that are not runs, and if
-/// no run is left.
+/// Returns the finite number that the whole text is; otherwise nullopt.
+std::optional<double> number_of(std::string_view text);
+
+/// Returns the run at each path, or all runs in it, in the order of the policies of the command
+/// that trained them, then by name. Notes a folder without runs (a sweep has such folders next to
+/// its runs). Throws FormatError for other paths that are not runs, and if no run is left.
 std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes);

@@ -159,7 +159,7 @@ void BytePairTokenizer::read_merges(const fs::path& path) {
       fail_file(path, at + "merges or makes a token that the vocabulary does not have");
     const uint64_t pair = uint64_t(uint32_t(a->second)) << 32 | uint32_t(b->second);
     if (!merges_.emplace(pair, Merge{rank++, merged->second}).second)
-      fail_file(path, at + "is there twice");
+      fail_file(path, at + "occurs twice");
   }
 }
 

@@ -175,7 +175,14 @@ std::string updates(const std::string& workload, const Own& own) {
                              std::to_string(int(std::lround(100 * seen.lost_share()))) + " % lost";
     svg::Curve curve = distribution(name, sums, policy::UpdateRow::lowest_bin, int(way), 1e-4);
     curve.shapes = false;
-    plot.curves.push_back(std::move(curve));
+    // The updates are nearly the same: one as bars, the other as a line on them.
+    if (way == 1 && !curve.points.empty()) {
+      svg::Histogram bars{.name = name, .first = curve.points.front().x, .heights = {}, .style = 5};
+      for (const svg::Point& p : curve.points) bars.heights.push_back(p.y);
+      plot.histograms.push_back(std::move(bars));
+    } else {
+      plot.curves.push_back(std::move(curve));
+    }
   }
   plot.width = 640;
   return svg::draw(plot, svg::Place::file);
@@ -201,9 +208,11 @@ int64_t traveling_element(const std::string& workload, int64_t steps, const Own&
 
 std::string staircase(const std::string& workload, const Own& own) {
   constexpr int64_t steps = 100;
-  svg::Plot plot{.title = "one weight over the steps: " + workload + ", a tenth of its rate"};
-  plot.x.label = "step", plot.y.label = "change";
   const int64_t chosen = traveling_element(workload, steps, own);
+  const auto model = make_workload(workload, 0, own).model;
+  svg::Plot plot{.title = model->named_parameters().front().first + "[" + std::to_string(chosen) +
+                          "] over the steps: " + workload + ", a tenth of its rate"};
+  plot.x.label = "step", plot.y.label = "change since the first step";
   std::optional<double> begin;
   for (std::size_t way = 0; way < ways.size(); ++way) {
     Course course(workload, amp::Strategy::named(ways[way]), own);
@@ -218,7 +227,8 @@ std::string staircase(const std::string& workload, const Own& own) {
                      .points = {{0, now() - *begin}},
                      .style = int(way),
                      .staircase = true,
-                     .shapes = false};
+                     .shapes = false,
+                     .wide = way == 0};
     course.run(steps, [&](int64_t step, const Tensor&) {
       curve.points.push_back({double(step + 1), now() - *begin});
     });

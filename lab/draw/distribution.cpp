@@ -9,9 +9,11 @@
 
 namespace halftone::lab {
 
-std::vector<svg::Range> ranges_of_formats() {
+std::vector<svg::Range> ranges_of_formats(std::string_view own) {
+  std::vector<std::string_view> names(std::begin(shown_formats), std::end(shown_formats));
+  if (!own.empty() && std::ranges::find(names, own) == names.end()) names.push_back(own);
   std::vector<svg::Range> result;
-  for (const std::string_view name : shown_formats) {
+  for (const std::string_view name : names) {
     const NumberFormat format = *number_format_named(name);
     result.push_back({std::string(name), double(format.min_exponent), std::log2(double(format.max)),
                       double(format.min_exponent - format.significand_bits + 1)});

@@ -155,10 +155,16 @@ class Drawing {
     }
     if (there.empty()) return;
     text_ += mark("path",
-                  "class=\"" + std::string(band.faint ? "band " : "") + "f" +
-                      std::to_string(band.style % 10) + "\" d=\"" + there + back + "z\"",
+                  "class=\"" + kind_of(band) + "f" + std::to_string(band.style % 10) + "\" d=\"" +
+                      there + back + "z\"",
                   band.name);
     if (!band.faint) enter({LegendEntry::Kind::area, band.name, band.style});
+  }
+
+  /// Many bands on top of each other are paler and have an edge.
+  std::string kind_of(const Band& band) const {
+    if (!band.faint) return "";
+    return plot_.bands.size() <= 4 ? "band " : "many e" + std::to_string(band.style % 10) + " ";
   }
 
   void add(const Histogram& histogram) {
@@ -215,7 +221,10 @@ class Drawing {
     }
     const std::string style = std::to_string(curve.style % 10);
     if (!path.empty())
-      text_ += mark("path", "class=\"l l" + style + "\" d=\"" + path + "\"", curve.name);
+      text_ += mark("path",
+                    std::string("class=\"l ") + (curve.wide ? "wide " : "") + "l" + style +
+                        "\" d=\"" + path + "\"",
+                    curve.name);
     // Limits the marks so that the page stays small; a quarter of them are visible.
     const std::size_t apart = places.size() / 24 + 1;
     for (std::size_t i = 0; i < places.size(); i += apart) {

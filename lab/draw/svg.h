@@ -30,6 +30,7 @@ struct Curve {
   int style = 0;
   bool staircase = false;  // level from each point to the next
   bool shapes = true;
+  bool wide = false;  // a wide pale line, on which another curve can be seen
 };
 
 /// The area between two curves over the same x. A stack is drawn as one band per layer.
@@ -92,7 +93,7 @@ struct ForestRow {
   int style = 0;
 };
 struct Forest {
-  std::string title, unit;
+  std::string title, unit, axis;  // unit: after each number; axis: below the axis
   std::vector<ForestRow> rows;
   int width = 480;
 };

@@ -43,10 +43,10 @@ std::string draw(const Forest& forest, Place place) {
   double y = top;
   for (const ForestRow& row : forest.rows) {
     const bool wide = !std::isfinite(row.half);
-    const std::string value =
-        label_of(row.middle, 3) + (wide ? "" : " ± " + label_of(row.half, 2)) + " " + forest.unit;
-    text += words(left, y + 12, "start", html::shortened(row.name, 40));
-    text += words(right, y + 12, "end", value, "class=\"small\"");
+    const std::string value = (row.middle > 0 ? "+" : "") + label_of(row.middle, 3) +
+                              (wide ? "" : " ± " + label_of(row.half, 2)) + " " + forest.unit;
+    text += words(left, y + 12, "start", html::shortened(row.name, 40), "class=\"over\"");
+    text += words(right, y + 12, "end", value, "class=\"small over\"");
     const std::string style = std::to_string(row.style % 10);
     const double middle = place_of(row.middle), at = y + 23;
     if (!wide)
@@ -60,7 +60,7 @@ std::string draw(const Forest& forest, Place place) {
              row.name + ": " + value);
     y += row_height;
   }
-  text += words((left + right) / 2, bottom + 30, "middle", forest.unit, "class=\"small\"");
+  text += words((left + right) / 2, bottom + 30, "middle", forest.axis, "class=\"small\"");
   return document(forest.width, bottom + 38, forest.title, text, place);
 }
 

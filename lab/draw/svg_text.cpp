@@ -122,16 +122,20 @@ std::string styles() {
       ".plot .rule{stroke:var(--ink);stroke-dasharray:3 3;fill:none}\n"
       ".plot .head{font-weight:600}\n"
       ".plot .small{font-size:12px;fill:var(--faint)}\n"
+      ".plot .over{paint-order:stroke;stroke:var(--ground);stroke-width:4px}\n"
       ".plot .on{font-size:11px;fill:var(--ground)}\n"
       ".plot .l{fill:none;stroke-width:1.8;stroke-linejoin:round}\n"
+      ".plot .wide{stroke-width:7;opacity:.4}\n"
       ".plot .m{stroke:var(--ground);stroke-width:.7}\n"
       ".plot .t{fill:transparent}\n"
       ".plot .band{opacity:.22}\n"
+      ".plot .many{fill-opacity:.07;stroke-opacity:.45;stroke-width:.7}\n"
       ".plot .r{fill:var(--faint)}\n.plot .rf{fill:var(--faint);opacity:.4}\n";
   for (int i = 0; i < 10; ++i) {
     const std::string n = std::to_string(i);
     text += ".plot .l" + n + "{stroke:var(--c" + n + ");stroke-dasharray:" + dashes[i % 6] +
-            "}.plot .f" + n + "{fill:var(--c" + n + ")}\n";
+            "}.plot .e" + n + "{stroke:var(--c" + n + ")}.plot .f" + n + "{fill:var(--c" + n +
+            ")}\n";
   }
   return text;
 }

@@ -46,15 +46,18 @@ caption{text-align:left;font-weight:600;padding:.25rem 0}
 .heat td,.figures rect,.figures path{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .maps{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
 .differs{border-left:3px solid var(--c1);padding-left:.4rem;display:inline-block}
-.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,27rem),1fr));gap:1rem;align-items:start}
-figure{margin:0;min-width:0;max-width:40rem}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));gap:1rem;align-items:start}
+figure{margin:0;min-width:0;max-width:48rem}
 figure svg{display:block;width:100%;height:auto}
 dt{font-weight:600;margin-top:.6rem}
 dd{margin:0 0 0 1rem}
 @media (max-width:40rem){th.t,td.t{max-width:13rem}}
-.facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.875rem}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28rem),1fr));gap:.1rem 2rem;max-width:none;font-size:.875rem}
+.facts div{display:grid;grid-template-columns:15rem 1fr;gap:1rem}
 .facts dt{margin:0}
 .facts dd{margin:0}
+dl.letters div{grid-template-columns:2rem 1fr;margin-bottom:.5rem}
+@media (max-width:40rem){.facts div{grid-template-columns:10rem 1fr}}
 @media print{
 body{max-width:none;padding:0;font-size:11px}
 table{font-size:9px}

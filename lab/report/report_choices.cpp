@@ -1,6 +1,10 @@
 // Figures of panel 1: which policy is better, and what its bits buy.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <set>
 
 #include <halftone/lab/draw/svg.h>
 #include <halftone/lab/operand_formats.h>
@@ -14,8 +18,10 @@ namespace {
 /// The differences of all groups from the first, paired by seed, with 95 % intervals.
 std::string difference_forest(const std::vector<const ReportGroup*>& groups) {
   const ReportGroup& base = *groups.front();
-  svg::Forest forest{
-      .title = "final loss against " + base.label, .unit = "%, 95 % interval", .rows = {}};
+  svg::Forest forest{.title = "final loss against " + base.label,
+                     .unit = "%",
+                     .axis = "difference in percent, 95 % interval",
+                     .rows = {}};
   for (const ReportGroup* group : groups) {
     const std::vector<double> paired = group->paired(base, "loss");
     if (group == &base || paired.empty()) continue;
@@ -62,10 +68,83 @@ std::string bits_and_losses(const std::vector<const ReportGroup*>& groups) {
   return svg::draw(plot);
 }
 
+/// The name of a sweep's cell: a policy, followed by "-name=value" for each axis.
+struct CellName {
+  std::string policy;
+  std::map<std::string, std::string> values{};  // by the name of the axis
+
+  explicit CellName(std::string_view text) {
+    const auto is_name = [](char c) { return std::isalnum(uint8_t(c)) || c == '_' || c == '.'; };
+    std::vector<std::size_t> starts;  // of the axes, at '-'
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      if (text[at] != '-') continue;
+      std::size_t end = at + 1;
+      while (end < text.size() && is_name(text[end])) ++end;
+      if (end > at + 1 && end < text.size() && text[end] == '=') starts.push_back(at);
+    }
+    policy = text.substr(0, starts.empty() ? text.size() : starts.front());
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      const std::size_t end = i + 1 < starts.size() ? starts[i + 1] : text.size();
+      const std::string_view axis = text.substr(starts[i] + 1, end - starts[i] - 1);
+      const std::size_t equals = axis.find('=');
+      values[std::string(axis.substr(0, equals))] = axis.substr(equals + 1);
+    }
+  }
+  /// Returns the name without the axis.
+  std::string without(const std::string& axis) const {
+    std::string text = policy;
+    for (const auto& [name, value] : values)
+      if (name != axis) text += ", " + name + "=" + value;
+    return text;
+  }
+};
+
+/// Draws the losses over the values of one axis of a sweep, a curve for each setting of the others.
+std::string losses_over(const std::string& axis, const std::vector<const ReportGroup*>& groups) {
+  std::map<std::string, std::map<double, Interval>> curves;
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const ReportGroup* group : groups) {
+    const CellName cell(group->policy);
+    const auto value = cell.values.find(axis);
+    const auto number = value == cell.values.end() ? std::nullopt : number_of(value->second);
+    const std::vector<double> losses = group->numbers("loss");
+    if (!number || losses.empty()) continue;
+    curves[cell.without(axis)][*number] = interval_of(losses);
+    low = std::min(low, *number), high = std::max(high, *number);
+  }
+  svg::Plot plot{.title = "final loss over " + axis};
+  plot.x = {.label = axis, .logarithmic = low > 0 && high >= 8 * low}, plot.y.label = "loss";
+  for (const auto& [name, points] : curves) {
+    if (points.size() < 2 || plot.curves.size() >= 8) continue;
+    const int style = int(plot.curves.size());
+    svg::Curve curve{.name = name, .points = {}, .style = style};
+    svg::Band band{.name = name + ": 95 % interval of the mean",
+                   .x = {},
+                   .low = {},
+                   .high = {},
+                   .style = style};
+    for (const auto& [x, loss] : points) {
+      curve.points.push_back({x, loss.mean});
+      if (!std::isfinite(loss.half)) continue;
+      band.x.push_back(x);
+      band.low.push_back(loss.mean - loss.half), band.high.push_back(loss.mean + loss.half);
+    }
+    if (band.x.size() > 1) plot.bands.push_back(std::move(band));
+    plot.curves.push_back(std::move(curve));
+  }
+  return plot.curves.empty() ? "" : svg::draw(plot);
+}
+
 }  // namespace
 
 std::string choice_figures(const std::vector<const ReportGroup*>& groups) {
-  return figures({difference_forest(groups), bits_and_losses(groups)});
+  std::vector<std::string> drawings{difference_forest(groups), bits_and_losses(groups)};
+  std::set<std::string> axes;
+  for (const ReportGroup* group : groups)
+    for (const auto& [axis, value] : CellName(group->policy).values) axes.insert(axis);
+  for (const std::string& axis : axes)
+    if (drawings.size() < 8) drawings.push_back(losses_over(axis, groups));
+  return figures(drawings);
 }
 
 }  // namespace halftone::lab

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
+#include <set>
 
 #include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
@@ -26,6 +28,9 @@ struct RoleErrors {
   std::string least_at{};
   policy::WeightFlips flips{};
 
+  /// Returns the root of the mean squared relative error.
+  double size() const { return std::sqrt(whole / double(tensors)); }
+
   void add(const std::string& site, policy::Role role, const ReportTensor& tensor) {
     const SurveySums& s = tensor.survey.sums;
     const ErrorParts own = tensor.survey.error_parts();
@@ -47,11 +52,10 @@ std::string share_text(double part, double whole) {
 
 std::vector<std::string> line_of(const std::string& label, policy::Role role,
                                  const RoleErrors& errors) {
-  const double error = std::sqrt(errors.whole / double(errors.tensors));
   std::vector<std::string> cells{
       escaped(html::shortened(label, 60)), std::string(policy::name(role)),
       std::isfinite(errors.least) ? escaped(html::shortened(errors.least_at, 60)) : "",
-      std::to_string(errors.tensors), fixed(100 * error, 2)};
+      std::to_string(errors.tensors), fixed(100 * errors.size(), 2)};
   for (const double part :
        {errors.parts.scale, errors.parts.dead_zone, errors.parts.grid, errors.parts.saturation})
     cells.push_back(share_text(part, errors.whole));
@@ -61,6 +65,48 @@ std::vector<std::string> line_of(const std::string& label, policy::Role role,
   cells.push_back(flips ? fixed(100 * errors.flips.flipped_share(), 2) : "");
   cells.push_back(flips ? fixed(100 * errors.flips.oscillation(), 2) : "");
   return cells;
+}
+
+/// Returns the first number in the path of a site's module, which is the number of its block or
+/// layer.
+std::optional<int> block_of(const std::string& site) {
+  const std::string path = site.substr(0, site.find('/'));
+  for (std::size_t at = 0; at < path.size(); ++at)
+    if (const std::size_t digits = number_at(path, at); digits > 0 && digits < 6)
+      return std::stoi(path.substr(at, digits));
+  return {};
+}
+
+/// Draws the relative error of the sites of one block over the block's number, for one role.
+std::string errors_by_block(const std::vector<const ReportGroup*>& groups, policy::Role role) {
+  svg::Plot plot{.title = "error of " + std::string(policy::name(role)) + " by block"};
+  plot.x.label = "number of the block or layer", plot.y.label = "error, percent of the size";
+  plot.y.low = 0;
+  std::set<int> blocks;
+  for (const ReportGroup* group : groups) {
+    std::map<int, RoleErrors> errors;
+    for (const auto& [place, tensor] : group->tensors)
+      if (const auto block = block_of(place.first);
+          block && place.second == role && !tensor.quantizer.empty())
+        errors[*block].add(place.first, role, tensor);
+    svg::Curve curve{.name = group->label, .points = {}, .style = group->style};
+    for (const auto& [block, sums] : errors)
+      if (sums.tensors > 0) {
+        curve.points.push_back({double(block), 100 * sums.size()});
+        blocks.insert(block);
+      }
+    if (!curve.points.empty() && plot.curves.size() < 8) plot.curves.push_back(std::move(curve));
+  }
+  return blocks.size() < 2 ? "" : svg::draw(plot);
+}
+
+std::string block_figures(const ReportData& data) {
+  std::vector<std::string> drawings;
+  for (const auto& groups : data.by_workload())
+    for (const policy::Role role :
+         {policy::Role::input, policy::Role::weight, policy::Role::grad_output})
+      if (drawings.size() < 6) drawings.push_back(errors_by_block(groups, role));
+  return figures(drawings);
 }
 
 }  // namespace
@@ -86,7 +132,7 @@ std::string error_panel(const ReportData& data) {
   return paragraph(
              "All sites, seeds and sampled steps of a role together, each tensor's error relative "
              "to its size. The four parts are shares of the squared error.") +
-         table.text();
+         block_figures(data) + table.text();
 }
 
 }  // namespace halftone::lab

@@ -50,6 +50,12 @@ std::vector<Place> worst_places(const ReportData& data, std::size_t most) {
   return result;
 }
 
+/// Returns the format at the start of a quantizer's description; "" if it has no name.
+std::string format_in(const std::string& quantizer) {
+  const std::string name = quantizer.substr(0, quantizer.find_first_of(", "));
+  return number_format_named(name) ? name : "";
+}
+
 std::string exponents_of(const Place& place, double low, double high) {
   const Survey& survey = place.tensor->second.survey;
   const auto& [site, role] = place.tensor->first;
@@ -66,7 +72,7 @@ std::string exponents_of(const Place& place, double low, double high) {
     bars.heights.push_back(inside && total > 0 ? 100 * survey.binade[std::size_t(bin)] / total : 0);
   }
   plot.histograms.push_back(std::move(bars));
-  plot.ranges = ranges_of_formats();
+  plot.ranges = ranges_of_formats(format_in(place.tensor->second.quantizer));
   plot.width = 420, plot.height = 200;
   return svg::draw(plot);
 }
@@ -199,8 +205,9 @@ std::string histogram_panel(const ReportData& data) {
   }
   return paragraph(
              "The ten tensors that lose most, each under the policy where it is worst: the "
-             "share of its numbers by size. Above them the numbers that formats hold, "
-             "paler where they are subnormal.") +
+             "share of its numbers by size. The bars above are the numbers that formats hold, "
+             "paler where they are subnormal. The last bar is the tensor's own format, without "
+             "its scale.") +
          figures(drawings) + table.text();
 }
 

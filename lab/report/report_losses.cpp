@@ -66,8 +66,10 @@ std::string common_facts(const ReportData& data) {
     std::string text;
     for (const std::string& value : all)
       text += (text.empty() ? "" : "; ") + escaped(html::shortened(value, 120));
-    rows += html::element("dt", "", escaped(html::shortened(name, 40))) +
-            html::element("dd", "", text) + "\n";
+    rows += html::element("div", "",
+                          html::element("dt", "", escaped(html::shortened(name, 40))) +
+                              html::element("dd", "", text)) +
+            "\n";
   }
   return rows.empty() ? "" : html::element("dl", "class=\"facts\"", "\n" + rows) + "\n";
 }
@@ -134,6 +136,52 @@ std::string loss_curves(const std::vector<const ReportGroup*>& groups, const Los
   return svg::draw(plot);
 }
 
+/// Returns the differences of two runs' losses in percent of the second one's. Both are means over
+/// `reach` pieces before and after each piece, fewer at the ends.
+std::map<int64_t, double> smooth_differences(const std::map<int64_t, double>& mine,
+                                             const std::map<int64_t, double>& theirs,
+                                             std::size_t reach) {
+  std::vector<int64_t> pieces;
+  std::vector<double> sums{0}, their_sums{0};  // of all pieces before
+  for (const auto& [piece, loss] : mine)
+    if (const auto found = theirs.find(piece); found != theirs.end()) {
+      pieces.push_back(piece), sums.push_back(sums.back() + loss);
+      their_sums.push_back(their_sums.back() + found->second);
+    }
+  std::map<int64_t, double> result;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const std::size_t own = std::min({reach, i, pieces.size() - 1 - i});
+    const double base = their_sums[i + own + 1] - their_sums[i - own];
+    if (base != 0)
+      result[pieces[i]] = 100 * (sums[i + own + 1] - sums[i - own] - base) / std::abs(base);
+  }
+  return result;
+}
+
+/// Gives the axis the range of most of the curves and of most ends of the bands, with 0: a few
+/// outliers or wide intervals must not hide the rest.
+void fit_axis(svg::Plot& plot) {
+  std::vector<double> middles, ends;
+  for (const svg::Curve& curve : plot.curves)
+    for (const svg::Point& p : curve.points)
+      if (std::isfinite(p.y)) middles.push_back(p.y);
+  for (const svg::Band& band : plot.bands)
+    ends.insert(ends.end(), band.low.begin(), band.low.end()),
+        ends.insert(ends.end(), band.high.begin(), band.high.end());
+  const auto quantile = [](std::vector<double>& all, double share) {
+    std::ranges::sort(all);
+    return all[std::size_t(share * double(all.size() - 1))];
+  };
+  double low = 0, high = 0;
+  const auto take = [&](std::vector<double>& all, double share) {
+    if (all.empty()) return;
+    low = std::min(low, quantile(all, share)), high = std::max(high, quantile(all, 1 - share));
+  };
+  take(middles, 0.02), take(ends, 0.1);
+  const double room = std::max(0.08 * (high - low), 0.01);
+  plot.y.low = low - room, plot.y.high = high + room;
+}
+
 /// Draws the differences paired by seed, in percent of the reference's loss.
 std::string loss_differences(const std::vector<const ReportGroup*>& groups, const Losses& losses) {
   const ReportGroup& base = *groups.front();
@@ -147,9 +195,9 @@ std::string loss_differences(const std::vector<const ReportGroup*>& groups, cons
       const auto other = std::ranges::find(base.runs, seed, &ReportRun::seed);
       if (!seed || other == base.runs.end()) continue;
       const auto& theirs = losses.runs[0][std::size_t(other - base.runs.begin())];
-      for (const auto& [piece, loss] : losses.runs[g][r])
-        if (const auto found = theirs.find(piece); found != theirs.end() && found->second != 0)
-          at[piece].push_back(100 * (loss - found->second) / std::abs(found->second));
+      const auto reach = losses.runs[g][r].size() / 40;
+      for (const auto& [piece, difference] : smooth_differences(losses.runs[g][r], theirs, reach))
+        at[piece].push_back(difference);
     }
     if (at.empty()) continue;
     svg::Curve curve{.name = groups[g]->label, .points = {}, .style = groups[g]->style};
@@ -169,13 +217,7 @@ std::string loss_differences(const std::vector<const ReportGroup*>& groups, cons
     plot.curves.push_back(std::move(curve)), plot.bands.push_back(std::move(band));
   }
   if (plot.curves.empty()) return "";
-  // With two or three seeds an interval can be so wide that it hides the curves, so it is cut.
-  double low = 0, high = 0;
-  for (const svg::Curve& curve : plot.curves)
-    for (const svg::Point& p : curve.points)
-      if (std::isfinite(p.y)) low = std::min(low, p.y), high = std::max(high, p.y);
-  const double room = std::max(high - low, 0.01);
-  plot.y.low = low - room, plot.y.high = high + room;
+  fit_axis(plot);
   return svg::draw(plot);
 }
 
@@ -246,8 +288,9 @@ std::string loss_panel(const ReportData& data) {
                      groups.size() > 1 ? loss_differences(groups, losses) : ""});
     text += paragraph(
         "Training loss: the line is the median over seeds, the band covers all seeds. Difference: "
-        "taken between runs of the same seed; the line is its mean, the band the 95 % interval of "
-        "that mean (Student's t), cut at the border. If the band contains 0, these runs do not "
+        "taken between runs of the same seed, whose losses are first averaged over a twentieth of "
+        "the steps; the line is its mean, the band the 95 % interval of that mean (Student's t), "
+        "cut at the border. If the band contains 0, these runs do not "
         "distinguish the policies." +
         (losses.width > 1 ? " Each point is the mean of " + number(losses.width) + " steps." : ""));
   }

@@ -41,6 +41,8 @@ std::string defined(std::string_view shown, std::string_view anchor);
 std::string interval_text(const std::vector<double>& differences);
 /// Writes runs of numbers in site names as ranges: "h.{0-3}.mlp" for "h.0.mlp" to "h.3.mlp".
 std::string folded(const std::vector<std::string>& names);
+/// Returns the length of the number that begins here and is enclosed by '.' or '/'; 0 if none does.
+std::size_t number_at(std::string_view name, std::size_t at);
 /// Replaces each number between '.' and '/' in the name by "#".
 std::string without_numbers(std::string_view site);
 

@@ -15,17 +15,34 @@ namespace {
 
 constexpr std::size_t most_rows = 150, most_groups = 8;
 
-/// Returns the length of the number that begins here and is enclosed by '.' or '/'; 0 if none does.
-std::size_t number_at(std::string_view name, std::size_t at) {
-  const auto separates = [&](std::size_t i) { return name[i] == '.' || name[i] == '/'; };
-  if (at > 0 && !separates(at - 1)) return 0;
-  std::size_t end = at;
-  while (end < name.size() && name[end] >= '0' && name[end] <= '9') ++end;
-  return end < name.size() && !separates(end) ? 0 : end - at;
-}
+/// The quantizers of a site by role, each set under a letter, so that a table names it once.
+class Legend {
+ public:
+  /// Returns the letters of the set: "A" to "Z", "AA", ...
+  std::string letters_of(const std::string& set) {
+    const auto found = std::ranges::find(sets_, set);
+    std::size_t number = std::size_t(found - sets_.begin());
+    if (found == sets_.end()) sets_.push_back(set);
+    std::string letters(1, char('A' + number % 26));
+    while ((number /= 26) > 0) letters.insert(letters.begin(), char('A' + --number % 26));
+    return letters;
+  }
+  std::string text() {
+    std::string rows;
+    for (const std::string& set : std::vector(sets_))
+      rows +=
+          html::element("div", "",
+                        html::element("dt", "", letters_of(set)) + html::element("dd", "", set)) +
+          "\n";
+    return rows.empty() ? "" : html::element("dl", "class=\"facts letters\"", "\n" + rows) + "\n";
+  }
 
-/// Returns the dtype, then a line per quantizer with its roles.
-std::string treatment_of(const RecordedSite& site) {
+ private:
+  std::vector<std::string> sets_{};  // markup
+};
+
+/// Returns the dtype, and the letters of the site's quantizers.
+std::string treatment_of(const RecordedSite& site, Legend& legend) {
   std::vector<std::pair<std::string, std::string>> lines;  // quantizer, roles
   for (const auto& [role, quantizer] : site.roles) {
     const auto same =
@@ -33,12 +50,13 @@ std::string treatment_of(const RecordedSite& site) {
     if (same != lines.end()) same->second += ", " + role;
     else lines.emplace_back(quantizer, role);
   }
-  std::string text =
-      escaped(site.computes_in.empty() ? "-" : html::shortened(site.computes_in, 30));
+  std::string set;
   for (const auto& [quantizer, roles] : lines)
-    text += "<br/><b>" + escaped(html::shortened(roles, 120)) +
-            "</b>: " + escaped(html::shortened(quantizer, 90));
-  return text;
+    set += (set.empty() ? "<b>" : "<br/><b>") + escaped(html::shortened(roles, 120)) +
+           "</b>: " + escaped(html::shortened(quantizer, 90));
+  const std::string dtype =
+      escaped(site.computes_in.empty() ? "-" : html::shortened(site.computes_in, 30));
+  return set.empty() ? dtype : dtype + ", <b>" + legend.letters_of(set) + "</b>";
 }
 
 /// Sites whose names differ only in numbers, and that get the same treatment under every policy.
@@ -47,14 +65,14 @@ struct FoldedSites {
   std::vector<std::string> treatments;  // by group
 };
 
-std::vector<FoldedSites> fold(const std::vector<const ReportGroup*>& groups) {
+std::vector<FoldedSites> fold(const std::vector<const ReportGroup*>& groups, Legend& legend) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<std::string>> treatments;
   for (std::size_t g = 0; g < groups.size(); ++g)
     for (const RecordedSite& site : groups[g]->resolved) {
       auto& row = treatments[site.site];
       if (row.empty()) order.push_back(site.site), row.resize(groups.size(), "not there");
-      row[g] = treatment_of(site);
+      row[g] = treatment_of(site, legend);
     }
   std::vector<FoldedSites> result;
   std::map<std::pair<std::string, std::vector<std::string>>, std::size_t> known;
@@ -83,6 +101,7 @@ std::string percents(double share) {
   if (share < 5e-5) return "&lt;0.01";
   return fixed(100 * share, share < 0.01 ? 2 : 1);
 }
+std::string tenths(double value) { return fixed(std::round(10 * value) / 10 + 0.0, 1); }
 std::string whole(double value) { return fixed(std::round(value) + 0.0, 0); }
 
 constexpr Statistic statistics[] = {
@@ -90,7 +109,7 @@ constexpr Statistic statistics[] = {
      false},
     {"saturation", "saturation, %", [](const Survey& s) { return s.saturation(); }, percents, true,
      false},
-    {"sqnr", "SQNR, dB", [](const Survey& s) { return s.sqnr(); }, whole, true, true},
+    {"sqnr", "SQNR, dB", [](const Survey& s) { return s.sqnr(); }, tenths, true, true},
     {"rms", "log2 of the root mean square",
      [](const Survey& s) { return std::log2(s.root_mean_square()); }, whole, false, true}};
 
@@ -249,6 +268,14 @@ std::string steps_map(const ReportGroup& group) {
 
 }  // namespace
 
+std::size_t number_at(std::string_view name, std::size_t at) {
+  const auto separates = [&](std::size_t i) { return name[i] == '.' || name[i] == '/'; };
+  if (at > 0 && !separates(at - 1)) return 0;
+  std::size_t end = at;
+  while (end < name.size() && name[end] >= '0' && name[end] <= '9') ++end;
+  return end < name.size() && !separates(end) ? 0 : end - at;
+}
+
 std::string without_numbers(std::string_view site) {
   std::string result;
   for (std::size_t at = 0; at < site.size();) {
@@ -285,7 +312,8 @@ std::string resolved_panel(const ReportData& data) {
     for (const ReportGroup* group : groups)
       heads.push_back(escaped(html::shortened(group->label, 60)));
     html::Table table(heads, heads.size());
-    const std::vector<FoldedSites> rows = fold(groups);
+    Legend legend;
+    const std::vector<FoldedSites> rows = fold(groups, legend);
     for (const FoldedSites& row : rows) {
       if (table.rows() == most_rows) break;
       std::vector<std::string> cells{escaped(html::shortened(folded(row.names), 90))};
@@ -298,7 +326,7 @@ std::string resolved_panel(const ReportData& data) {
     }
     if (!groups.front()->workload.empty())
       text += html::element("h3", "", escaped(html::shortened(groups.front()->workload, 60)));
-    text += table.text();
+    text += table.text() + legend.text();
     if (rows.size() > most_rows)
       text += paragraph("The first " + std::to_string(most_rows) + " of " +
                         std::to_string(rows.size()) +
@@ -308,8 +336,10 @@ std::string resolved_panel(const ReportData& data) {
   if (text.empty())
     return absent("No resolved table is here", "halftone-lab run POLICY... --out runs");
   return paragraph(
-             "The dtype that an operation computes in, then each role that is rounded to a grid "
-             "before it. ≠ marks a difference from the first policy. Sites whose names "
+             "The dtype that an operation computes in, and a letter for the quantizers of its "
+             "roles: "
+             "the list under the table explains the letters. ≠ marks a difference from the first "
+             "policy. Sites whose names "
              "differ only in a number and that get the same treatment share a line.") +
          text;
 }

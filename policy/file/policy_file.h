@@ -36,7 +36,8 @@ PolicyFile read_text(std::string_view text, std::string_view where);
 /// for policies that no file can express: a policy that is a class of its own, entries for users'
 /// operations, grids with a bias of their own, and everything that reading refuses.
 std::string write(const PolicyFile& file);
-/// Returns FNV-1a 64 of write(), in 16 hexadecimal digits.
+/// Returns FNV-1a 64 of write() and of the hashes of the program's own quantizers in it, in 16
+/// hexadecimal digits.
 std::string hash(const PolicyFile& file);
 
 /// Returns the strategy of a file, for Training, Trainer and TrainerOptions.

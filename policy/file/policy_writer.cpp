@@ -5,6 +5,7 @@
 
 #include <halftone/policy/file/fingerprint.h>
 #include <halftone/policy/file/json_value.h>
+#include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/file/policy_words.h>
 #include <halftone/policy/file/quantizer_writer.h>
@@ -151,6 +152,14 @@ std::string write(const PolicyFile& file) {
   return text;
 }
 
-std::string hash(const PolicyFile& file) { return Fingerprint().add(write(file)).text(); }
+std::string hash(const PolicyFile& file) {
+  const std::string text = write(file);
+  Fingerprint print;
+  print.add(text);
+  for (const std::string& name : own_quantizer_names())  // a file has only their names
+    if (text.find(Json(name).dump()) != std::string::npos)
+      print.add(own_quantizer_named(name)->hash);
+  return print.text();
+}
 
 }  // namespace halftone::policy

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <halftone/core/hadamard.h>
+#include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/file/policy_words.h>
 
 namespace halftone::policy {
@@ -216,6 +217,7 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   if (like) quantizer = quantizer_named_at(*like);
   const auto format = value.find("format"), table = value.find("table");
   if (format && table) table->refuse("a quantizer has a format or a table. Leave one out.");
+  if (format || table) quantizer.own = nullptr;
   if (format) quantizer.grid = format_in(*format), quantizer.table.clear();
   else if (table) {
     Quantizer of_table = table_in(*table);
@@ -246,10 +248,13 @@ Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
   if (const auto own = formats_.find(name); own != formats_.end())
     return Quantizer{.grid = own->second};
   if (const auto known = halftone::quantizer_named(name)) return *known;
+  if (const auto own = own_quantizer_named(name)) return Quantizer{.own = own};
   Words known;
   for (const NamedFormat& format : named_formats()) known.push_back(format.name);
   for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
   for (const auto& [own, quantizer] : quantizers_) known.push_back(own);
+  const std::vector<std::string> added = own_quantizer_names();
+  known.insert(known.end(), added.begin(), added.end());
   value.refuse_unknown("quantizer", name, known);
 }
 

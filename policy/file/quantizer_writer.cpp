@@ -1,6 +1,7 @@
 // Writes quantizers as files can express them, and with all fields for hashes.
 #include <halftone/policy/file/quantizer_writer.h>
 
+#include <halftone/core/own_quantizer.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/policy/file/quantizer_reader.h>
 
@@ -71,16 +72,17 @@ template <class FormatOf> Json json_of(const Scaling& scaling, const FormatOf& f
 
 template <class FormatOf> Json json_of(const Quantizer& quantizer, const FormatOf& format_of) {
   Json json;
-  if (quantizer.table.empty()) json["format"] = format_of(quantizer.grid);
+  if (quantizer.own) json["like"] = quantizer.own->name;
+  else if (quantizer.table.empty()) json["format"] = format_of(quantizer.grid);
   else json["table"] = quantizer.table;
-  json["rounding"] = name(quantizer.rounding);
+  if (!quantizer.own) json["rounding"] = name(quantizer.rounding);
   if (quantizer.rounding == Rounding::stochastic) json["random_bits"] = quantizer.random_bits;
   if (quantizer.hadamard > 0 && !quantizer.draws_signs) json["hadamard"] = quantizer.hadamard;
   if (quantizer.hadamard > 0 && quantizer.draws_signs)
     json["hadamard"] = {{"size", quantizer.hadamard}, {"signs", "step"}};
   if (quantizer.clip.rms) json["clip"]["rms"] = *quantizer.clip.rms;
   if (quantizer.clip.quantile) json["clip"]["quantile"] = *quantizer.clip.quantile;
-  json["scale"] = json_of(quantizer.scaling, format_of);
+  if (!quantizer.own) json["scale"] = json_of(quantizer.scaling, format_of);
   return json;
 }
 
@@ -144,6 +146,7 @@ Json json_of(const Accumulator& accumulator) {
 
 Json content_of(const Quantizer& quantizer) {
   Json json = json_of(quantizer, fields_of);
+  if (quantizer.own) json["own_hash"] = quantizer.own->hash;
   if (quantizer.hadamard > 0 && !quantizer.draws_signs)
     json["hadamard_signs"] = quantizer.hadamard_signs;
   return json;
@@ -170,7 +173,7 @@ std::string told_apart(const Quantizer& quantizer) {
     for (const float number : quantizer.table)
       numbers << (numbers.str().empty() ? "" : " ") << number;
     add(numbers.str());
-  } else if (!number_format_named(described(grid))) {
+  } else if (!quantizer.own && !number_format_named(described(grid))) {
     if (!grid.infinity) add("no infinity");
     if (!grid.subnormals) add("no subnormals");
   }

@@ -120,6 +120,15 @@ TEST_CASE("runs of several seeds are one group, although a resolved table has th
   CHECK(runs.data().groups.size() == 3);
 }
 
+TEST_CASE("runs in a folder are in the order of the policies of their command") {
+  Runs runs;
+  for (const char* policy : {"a", "b", "c"})
+    runs.add(with(summary_of(policy, 0), "/order", *policy == 'a' ? 2 : *policy == 'b' ? 0 : 1));
+  CHECK(labels_of(runs.data()) == Names{"a", "b", "c"});  // each path by itself: as given
+  runs.paths = {runs.directory.path()};
+  CHECK(labels_of(runs.data()) == Names{"b", "c", "a"});
+}
+
 TEST_CASE("runs that began with different states are different groups") {
   Runs runs;
   const auto from = [](const char* path, const char* hash) {

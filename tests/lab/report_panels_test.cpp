@@ -97,6 +97,34 @@ TEST_CASE("summary: a group without losses has dashes, and each workload has a t
   CHECK(cell(tables[1], 1, "least to largest") == "-");  // of one run
 }
 
+TEST_CASE("summary: the cells of a sweep are a curve over each axis of numbers") {
+  ReportData data;
+  data.groups.push_back(group_of("p-a.lr=-1e-3-kind=x", {run_of(0, 3), run_of(1, 4)}));
+  data.groups.push_back(group_of("p-a.lr=2-kind=x", {run_of(0, 5), run_of(1, 6)}, 1));
+  data.groups.push_back(group_of("p-a.lr=2-kind=y", {run_of(0, 7)}, 2));
+  data.groups.push_back(group_of("amp-bf16", {run_of(0, 8)}, 3));
+  const std::string panel = lab::summary_panel(data);
+  CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
+  CHECK(contains(panel, "final loss over a.lr"));
+  CHECK_FALSE(contains(panel, "final loss over kind"));     // not numbers
+  CHECK(contains(panel, "<title>p, kind=x, -0.001: 3.5"));  // means of two seeds
+  CHECK(contains(panel, "<title>p, kind=x, 2: 5.5"));
+  CHECK_FALSE(contains(panel, "<title>p, kind=y"));  // one value is not a curve
+}
+
+TEST_CASE("losses: differences are of means over a twentieth of the steps") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)})),
+      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  for (int step = 0; step < 80; ++step) {  // pieces of one step, two on each side
+    data.groups[0].runs[0].losses.push_back({double(step), 2});
+    data.groups[1].runs[0].losses.push_back({double(step), step == 40 ? 12.0 : 2.0});
+  }
+  const std::string panel = lab::loss_panel(data);
+  CHECK(contains(panel, "<title>b, 36: 0</title>"));
+  CHECK(contains(panel, "<title>b, 40: 100</title>"));  // (12 + 4 * 2) / (5 * 2)
+}
+
 TEST_CASE("memory: MiB by use in the ledger's order, their sum, and what is there at rest") {
   ReportData data;
   data.groups.push_back(group_of("a", {run_of(0, 1)}));
@@ -133,10 +161,10 @@ TEST_CASE(
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 4);
-  CHECK(table[1] ==
-        Cells{"h.{0-1}/linear.0 (2)", "bf16input, weight: e4m3", "bf16input, weight: e4m3"});
+  CHECK(table[1] == Cells{"h.{0-1}/linear.0 (2)", "bf16, A", "bf16, A"});
   CHECK(table[2][0] == "h.2/linear.0");
-  CHECK(table[2][2].starts_with("≠ f32"));
+  CHECK(table[2][2] == "≠ f32, A");
+  CHECK(contains(lab::resolved_panel(data), "<dt>A</dt><dd><b>input, weight</b>: e4m3</dd>"));
   CHECK(table[3] == Cells{"head", "not there", "≠ f32"});
 }
 
@@ -152,8 +180,8 @@ TEST_CASE("sites: a map of each statistic, roles as columns, an empty cell where
   REQUIRE(tables.size() == 4);
   const HtmlTable& underflow = tables[0];
   CHECK(underflow == HtmlTable{{"", "input", "weight"}, {"s", "25.0", "0"}});
-  CHECK(tables[1] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}});       // saturation
-  CHECK(tables[2] == HtmlTable{{"", "input", "weight"}, {"s", "20", "exact"}});  // SQNR
+  CHECK(tables[1] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}});         // saturation
+  CHECK(tables[2] == HtmlTable{{"", "input", "weight"}, {"s", "20.0", "exact"}});  // SQNR
   // log2 of the root mean square: of all tensors, here 0.
   CHECK(tables[3] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}, {"r", "0", ""}});
 }
@@ -211,6 +239,11 @@ TEST_CASE("exponents: the worst tensor first, once under the policy where it is 
   CHECK(Cells(table[1].begin(), table[1].begin() + 4) == Cells{"s", "input", "b", "30"});
   CHECK(Cells(table[2].begin(), table[2].begin() + 4) == Cells{"r", "input", "a", "20"});
   CHECK(Cells(table[3].begin(), table[3].begin() + 4) == Cells{"q", "weight", "a", "-"});
+  const std::string panel = lab::histogram_panel(data);
+  CHECK_FALSE(contains(panel, ">e2m1</text>"));
+  data.groups[0].tensors[{"s", Role::input}].quantizer = "e2m1, blocks of 1x32";
+  data.groups[0].tensors[{"s", Role::input}].survey.sums.to_zero = 90;
+  CHECK(contains(lab::histogram_panel(data), ">e2m1</text>"));  // the tensor's own format
   // All numbers are in [1, 2): the scale lifts them above the smallest number of the format, as far
   // as the largest number allows.
   CHECK(cell(table, 1, "scale for f16") == "2^-25");  // the least without losses
@@ -290,6 +323,23 @@ TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips o
   CHECK(cell(table, 2, "norm / noise") == "1.41");
   CHECK(cell(table, 2, "least norm / noise at") == "a");
   CHECK(cell(table, 2, "below √3") == "2");
+}
+
+TEST_CASE("errors by block: the mean over the sites of a block, if there are two blocks") {
+  ReportData data;
+  data.groups.push_back(group_of("p", {run_of(0, 1)}));
+  const auto add = [&](const char* site, double sum_e2) {
+    lab::ReportTensor made = tensor_of(100, 0, sum_e2, "e4m3");
+    made.survey.sums.grid_x2 = 100, made.survey.sums.grid_e2 = sum_e2;
+    data.groups[0].tensors[{site, Role::weight}] = made;
+  };
+  add("h.0.mlp/linear.0", 1), add("h.0.attn/linear.0", 7);
+  CHECK_FALSE(contains(lab::error_panel(data), "by block"));
+  add("h.1.mlp/linear.0", 25), add("head/linear.0", 9);
+  const std::string panel = lab::error_panel(data);
+  CHECK(contains(panel, "error of weight by block"));
+  CHECK(contains(panel, "<title>p, 0: 20</title>"));  // sqrt((0.01 + 0.07) / 2)
+  CHECK(contains(panel, "<title>p, 1: 50</title>"));
 }
 
 TEST_CASE("panels without data are one paragraph, and no table") {

@@ -141,18 +141,30 @@ TEST_CASE("a forest plot has a bar for each interval, and text that says its num
   const std::string text = lab::svg::draw(lab::svg::Forest{
       .title = "loss against a<b",
       .unit = "%",
+      .axis = "percent",
       .rows = {{"mxfp8", -0.2, 0.26, 1}, {"mxfp4", 2.5, 0.5, 2}, {"one seed", 1, INFINITY, 3}}});
   CHECK(contains(text, "loss against a&lt;b"));
   CHECK(contains(text, "-0.2 ± 0.26 %"));
-  CHECK(contains(text, "2.5 ± 0.5 %"));
-  CHECK(contains(text, ">1 %<"));
+  CHECK(contains(text, "+2.5 ± 0.5 %"));
+  CHECK(contains(text, ">+1 %<"));
   CHECK(contains(text, "class=\"l l1\""));
   CHECK(contains(text, "class=\"l l2\""));
   CHECK_FALSE(contains(text, "class=\"l l3\""));  // one seed has no interval
   CHECK_FALSE(contains(text, "inf"));
   CHECK_FALSE(contains(text, "nan"));
-  CHECK(
-      contains(lab::svg::draw(lab::svg::Forest{.title = "none", .unit = "%", .rows = {}}), "none"));
+  CHECK(contains(
+      lab::svg::draw(lab::svg::Forest{.title = "none", .unit = "%", .axis = "", .rows = {}}),
+      "none"));
+}
+
+TEST_CASE("up to four bands are filled; more are paler and have an edge") {
+  lab::svg::Plot plot;
+  for (int i = 0; i < 5; ++i) {
+    plot.bands.push_back({.name = "band", .x = {0, 1}, .low = {0, 0}, .high = {1, 1}, .style = i});
+    const std::string text = lab::svg::draw(plot);
+    CHECK(contains(text, "class=\"band f0\"") == (i < 4));
+    CHECK(contains(text, "class=\"many e0 f0\"") == (i == 4));
+  }
 }
 
 }  // namespace

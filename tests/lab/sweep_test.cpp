@@ -82,7 +82,7 @@ TEST_CASE("a field that leads nowhere, and too many cells") {
   };
   CHECK(contains(refusal("rules.7.input=e4m3"), "the list there has 1 entries, got \"7\""));
   CHECK(contains(refusal("rules.x.input=e4m3"), "the list there has 1 entries, got \"x\""));
-  CHECK(contains(refusal("name.x=1"), "before \"x\" in the file is no object"));
+  CHECK(contains(refusal("name.x=1"), "the entry before \"x\" is not an object"));
   std::string many = "seed=0";
   for (int i = 1; i < 200; ++i) many += "," + std::to_string(i);
   CHECK(contains(message_of<UsageError>([&] {
