@@ -56,7 +56,8 @@ dd{margin:0 0 0 1rem}
 .facts div{display:grid;grid-template-columns:15rem 1fr;gap:1rem}
 .facts dt{margin:0}
 .facts dd{margin:0}
-dl.letters div{grid-template-columns:2rem 1fr;margin-bottom:.5rem}
+dl.letters{margin:.5rem 0}
+dl.letters div{grid-template-columns:2rem 1fr}
 @media (max-width:40rem){.facts div{grid-template-columns:10rem 1fr}}
 @media print{
 body{max-width:none;padding:0;font-size:11px}

@@ -1,4 +1,4 @@
-// Panels 4, 5 and 7: the treatment of each site, and its effect on the site's tensors.
+// Panels 5 and 7: the effect of its treatment on the tensors of each site.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -13,77 +13,7 @@ using html::escaped;
 
 namespace {
 
-constexpr std::size_t most_rows = 150, most_groups = 8;
-
-/// The quantizers of a site by role, each set under a letter, so that a table names it once.
-class Legend {
- public:
-  /// Returns the letters of the set: "A" to "Z", "AA", ...
-  std::string letters_of(const std::string& set) {
-    const auto found = std::ranges::find(sets_, set);
-    std::size_t number = std::size_t(found - sets_.begin());
-    if (found == sets_.end()) sets_.push_back(set);
-    std::string letters(1, char('A' + number % 26));
-    while ((number /= 26) > 0) letters.insert(letters.begin(), char('A' + --number % 26));
-    return letters;
-  }
-  std::string text() {
-    std::string rows;
-    for (const std::string& set : std::vector(sets_))
-      rows +=
-          html::element("div", "",
-                        html::element("dt", "", letters_of(set)) + html::element("dd", "", set)) +
-          "\n";
-    return rows.empty() ? "" : html::element("dl", "class=\"facts letters\"", "\n" + rows) + "\n";
-  }
-
- private:
-  std::vector<std::string> sets_{};  // markup
-};
-
-/// Returns the dtype, and the letters of the site's quantizers.
-std::string treatment_of(const RecordedSite& site, Legend& legend) {
-  std::vector<std::pair<std::string, std::string>> lines;  // quantizer, roles
-  for (const auto& [role, quantizer] : site.roles) {
-    const auto same =
-        std::ranges::find(lines, quantizer, &std::pair<std::string, std::string>::first);
-    if (same != lines.end()) same->second += ", " + role;
-    else lines.emplace_back(quantizer, role);
-  }
-  std::string set;
-  for (const auto& [quantizer, roles] : lines)
-    set += (set.empty() ? "<b>" : "<br/><b>") + escaped(html::shortened(roles, 120)) +
-           "</b>: " + escaped(html::shortened(quantizer, 90));
-  const std::string dtype =
-      escaped(site.computes_in.empty() ? "-" : html::shortened(site.computes_in, 30));
-  return set.empty() ? dtype : dtype + ", <b>" + legend.letters_of(set) + "</b>";
-}
-
-/// Sites whose names differ only in numbers, and that get the same treatment under every policy.
-struct FoldedSites {
-  std::vector<std::string> names;
-  std::vector<std::string> treatments;  // by group
-};
-
-std::vector<FoldedSites> fold(const std::vector<const ReportGroup*>& groups, Legend& legend) {
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<std::string>> treatments;
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    for (const RecordedSite& site : groups[g]->resolved) {
-      auto& row = treatments[site.site];
-      if (row.empty()) order.push_back(site.site), row.resize(groups.size(), "not there");
-      row[g] = treatment_of(site, legend);
-    }
-  std::vector<FoldedSites> result;
-  std::map<std::pair<std::string, std::vector<std::string>>, std::size_t> known;
-  for (const std::string& site : order) {
-    const auto [at, added] =
-        known.try_emplace({without_numbers(site), treatments[site]}, result.size());
-    if (added) result.push_back({{}, treatments[site]});
-    result[at->second].names.push_back(site);
-  }
-  return result;
-}
+constexpr std::size_t most_groups = 8;
 
 // --- heat maps
 
@@ -267,82 +197,6 @@ std::string steps_map(const ReportGroup& group) {
 }
 
 }  // namespace
-
-std::size_t number_at(std::string_view name, std::size_t at) {
-  const auto separates = [&](std::size_t i) { return name[i] == '.' || name[i] == '/'; };
-  if (at > 0 && !separates(at - 1)) return 0;
-  std::size_t end = at;
-  while (end < name.size() && name[end] >= '0' && name[end] <= '9') ++end;
-  return end < name.size() && !separates(end) ? 0 : end - at;
-}
-
-std::string without_numbers(std::string_view site) {
-  std::string result;
-  for (std::size_t at = 0; at < site.size();) {
-    const std::size_t digits = number_at(site, at);
-    if (digits > 0) result += '#', at += digits;
-    else result += site[at++];
-  }
-  return result;
-}
-
-std::string folded(const std::vector<std::string>& names) {
-  if (names.size() == 1) return names.front();
-  // Shows the first number in which the names differ as a range; more numbers would need a table.
-  const std::string &first = names.front(), &last = names.back();
-  std::size_t at = 0;
-  while (at < std::min(first.size(), last.size()) && first[at] == last[at]) ++at;
-  while (at > 0 && first[at - 1] >= '0' && first[at - 1] <= '9') --at;
-  const std::size_t a = number_at(first, at), b = number_at(last, at);
-  const std::string count = " (" + std::to_string(names.size()) + ")";
-  if (a == 0 || b == 0 || first.substr(at + a) != last.substr(at + b))
-    return first + " ..." + count;
-  return first.substr(0, at) + "{" + first.substr(at, a) + "-" + last.substr(at, b) + "}" +
-         first.substr(at + a) + count;
-}
-
-std::string resolved_panel(const ReportData& data) {
-  std::string text;
-  for (const auto& all : data.by_workload()) {
-    std::vector<const ReportGroup*> groups;
-    for (const ReportGroup* group : all)
-      if (!group->resolved.empty() && groups.size() < most_groups) groups.push_back(group);
-    if (groups.empty()) continue;
-    std::vector<std::string> heads{"sites"};
-    for (const ReportGroup* group : groups)
-      heads.push_back(escaped(html::shortened(group->label, 60)));
-    html::Table table(heads, heads.size());
-    Legend legend;
-    const std::vector<FoldedSites> rows = fold(groups, legend);
-    for (const FoldedSites& row : rows) {
-      if (table.rows() == most_rows) break;
-      std::vector<std::string> cells{escaped(html::shortened(folded(row.names), 90))};
-      for (const std::string& treatment : row.treatments)
-        cells.push_back(treatment == row.treatments.front()
-                            ? treatment
-                            : "<span class=\"differs\" title=\"differs from the first column\">≠ " +
-                                  treatment + "</span>");
-      table.row(cells);
-    }
-    if (!groups.front()->workload.empty())
-      text += html::element("h3", "", escaped(html::shortened(groups.front()->workload, 60)));
-    text += table.text() + legend.text();
-    if (rows.size() > most_rows)
-      text += paragraph("The first " + std::to_string(most_rows) + " of " +
-                        std::to_string(rows.size()) +
-                        " kinds of sites; all of them: "
-                        "halftone-lab show POLICY --workload W.");
-  }
-  if (text.empty())
-    return absent("No resolved table is here", "halftone-lab run POLICY... --out runs");
-  return paragraph(
-             "The dtype that an operation computes in, and a letter for the quantizers of its "
-             "roles: "
-             "the list under the table explains the letters. ≠ marks a difference from the first "
-             "policy. Sites whose names "
-             "differ only in a number and that get the same treatment share a line.") +
-         text;
-}
 
 std::string site_panel(const ReportData& data) {
   const auto groups = data.that([](const ReportGroup& g) { return !g.tensors.empty(); });
