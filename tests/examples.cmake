@@ -123,6 +123,14 @@ expect(examples.11_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3
        COMMAND 11_bytes_through_one_step)
 expect(examples.28_distributed OUTPUT "1 process; test accuracy [5-9][0-9].*\nhash [0-9a-f]+\n$"
        COMMAND 28_distributed --strategy split-bf16 --batches 40 --batches-per-step 2 --hash)
+# The file of the lesson, and its logits in onnxruntime where an interpreter has it.
+set(served ${CMAKE_CURRENT_BINARY_DIR}/served)
+expect(examples.29_train_here OUTPUT "test accuracy [78][0-9].*lenet.onnx: opset 18, IR version 8, 10 nodes, 1686584 bytes.*\nAnkle boot [^\n]+\nPullover [^\n]+\nTrouser [^\n]+\n$"
+       COMMAND 29_train_here_serve_there --batches 60 --directory ${served})
+add_test(NAME examples.29_serve_there COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/onnx/lesson.sh
+         ${PROJECT_SOURCE_DIR}/examples/29_train_here_serve_there.py ${served})
+set_tests_properties(examples.29_train_here PROPERTIES FIXTURES_SETUP served)
+set_tests_properties(examples.29_serve_there PROPERTIES FIXTURES_REQUIRED served SKIP_RETURN_CODE 77 LABELS "python;quick")
 expect(examples.25_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
        COMMAND 25_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
 expect(examples.25_predict OUTPUT "^harbour .*old town +60 m2, new: +[23][0-9][0-9] .*park"
