@@ -204,7 +204,7 @@ std::vector<NamedWorkload> built_in_workloads() {
     all.push_back({name,
                    "an MLP with two hidden layers of width " + std::to_string(width) +
                        " learns waves with noise, from samples that never repeat in 2,000 steps",
-                   [width](uint64_t seed) { return waves(seed, width); }, "mlp"});
+                   [width = width](uint64_t seed) { return waves(seed, width); }, "mlp"});
   std::ranges::move(small_real_workloads(), std::back_inserter(all));
   for (const std::string& name : synthetic_names()) {
     const auto known = [&](const NamedWorkload& w) { return w.name == name; };

@@ -104,7 +104,7 @@ std::string PolicySession::seen() const {
   }
   const std::vector<const Quantizer*> grids = grids_from_history();
   for (const auto& [name, quantizer, amax] : scales_->noted()) {
-    const auto is_that = [&](const Quantizer* grid) { return *grid == quantizer; };
+    const auto is_that = [&grid = quantizer](const Quantizer* other) { return *other == grid; };
     scales.push_back(
         {name, std::ranges::find_if(grids, is_that) - grids.begin(), magnitude_bits(amax)});
   }

@@ -35,7 +35,7 @@ template <class Step> void each_step(const RecurrentShape& s, const Step& step) 
 
 template <class Op> std::vector<ErrorCase> recurrent_errors(int64_t gates) {
   const std::string op(Op::info.name), g = std::to_string(gates), two = std::to_string(2 * gates);
-  const auto with = [gates](const Shape& x, const Shape& h, const Shape& w, int64_t bias) {
+  const auto with = [](const Shape& x, const Shape& h, const Shape& w, int64_t bias) {
     return [=] {
       if constexpr (std::same_as<Op, Lstm>)
         apply(Lstm{.reverse = false}, ones(x), ones(h), ones({x[1], 2}), ones(w), ones({bias}));
@@ -63,7 +63,7 @@ template <class Op> std::vector<ErrorCase> recurrent_errors(int64_t gates) {
 
 template <> struct Samples<Lstm> {
   static Array oracle(const RecurrentShape& s, const Arrays& in) {
-    const auto& [x, h0, c0, w, b] = std::tie(in[0], in[1], in[2], in[3], in[4]);
+    const Array &x = in[0], &h0 = in[1], &c0 = in[2], &w = in[3], &b = in[4];
     Array y({s.time + 1, s.n, s.h});
     Values state, cell;
     each_step(s, [&](int64_t t, int64_t n, bool first) {
@@ -116,7 +116,7 @@ template <> struct Samples<Lstm> {
 
 template <> struct Samples<Gru> {
   static Array oracle(const RecurrentShape& s, const Arrays& in) {
-    const auto& [x, h0, w, b] = std::tie(in[0], in[1], in[2], in[3]);
+    const Array &x = in[0], &h0 = in[1], &w = in[2], &b = in[3];
     Array y({s.time, s.n, s.h});
     Values state;
     each_step(s, [&](int64_t t, int64_t n, bool first) {

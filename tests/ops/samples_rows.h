@@ -29,7 +29,7 @@ template <class Call, class Of> std::vector<Case> softmax_cases(Call call, Of of
     name << shape << " along " << dim;
     cases.push_back({.name = name.str(),
                      .inputs = {{.shape = shape, .domain = {-4, 4}}},
-                     .call = [call, dim](const Tensors& in) { return call(in[0], dim); },
+                     .call = [call, dim = dim](const Tensors& in) { return call(in[0], dim); },
                      .oracle =
                          [of, d](const Arrays& in) {
                            return array_of(in[0].shape, [&](const Dims& i) {
