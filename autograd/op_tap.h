@@ -22,8 +22,8 @@ class Computation {
   virtual Tensor run(std::span<const Tensor> inputs) = 0;
   /// Runs another instance of it and drops that, or stores it in `kept` as a node whose backward()
   /// can be called: a shadow, with inputs of any dtype and gradients in theirs. Throws
-  /// UnsupportedError for operations with effects beyond their result (`OpInfo::once`) and for an
-  /// operation of a user that cannot be copied.
+  /// UnsupportedError for operations with effects beyond their result (member `once` of OpInfo) and
+  /// for an operation of a user that cannot be copied.
   virtual Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept = nullptr) = 0;
 
  protected:
