@@ -19,7 +19,7 @@ struct Arguments {
   std::string directory = "/usr/share/common-licenses", device = "cpu";
   std::vector<std::string> strategies{"amp-bf16"};
   ht::nn::models::GptOptions model{.context = 64, .layers = 4, .heads = 4, .width = 128};
-  int64_t steps = 600, batch = 32, sample = 400;
+  int64_t steps = 400, batch = 32, sample = 400;
   double lr = 3e-3, temperature = 0.8;
   uint64_t seed = 0;
 };

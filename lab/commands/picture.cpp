@@ -211,7 +211,7 @@ std::string staircase(const std::string& workload, const Own& own) {
   const int64_t chosen = traveling_element(workload, steps, own);
   const auto model = make_workload(workload, 0, own).model;
   svg::Plot plot{.title = model->named_parameters().front().first + "[" + std::to_string(chosen) +
-                          "] over the steps: " + workload + ", a tenth of its rate"};
+                          "], " + workload + " at a tenth of its rate"};
   plot.x.label = "step", plot.y.label = "change since the first step";
   std::optional<double> begin;
   for (std::size_t way = 0; way < ways.size(); ++way) {
