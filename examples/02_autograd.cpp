@@ -47,7 +47,7 @@ double fit_sine() {
   for (double& value : sines) value = std::sin(value);
   const ht::Tensor target = ht::from_vector(sines, {120, 1});
 
-  const ht::nn::Sequential model(ht::nn::Linear(1, 32), ht::nn::Tanh(), ht::nn::Linear(32, 1));
+  const ht::nn::Sequential model{ht::nn::Linear(1, 32), ht::nn::Tanh(), ht::nn::Linear(32, 1)};
   ht::optim::Adam optimizer(model.parameters(), {.lr = 1e-2});
   double last = 0;
   for (int step = 0; step <= 500; ++step) {

@@ -66,8 +66,9 @@ void rows_of_a_batch() {
 unsigned long long train(int threads) {
   omp_set_num_threads(threads);
   ht::manual_seed(2);
-  ht::nn::Sequential model(ht::nn::Linear(64, 128), ht::nn::Gelu(), ht::nn::LayerNorm(128),
-                           ht::nn::Linear(128, 8));
+  // With braces, C++ makes the layers in this order. With parentheses, compilers differ.
+  ht::nn::Sequential model{ht::nn::Linear(64, 128), ht::nn::Gelu(), ht::nn::LayerNorm(128),
+                           ht::nn::Linear(128, 8)};
   const ht::Tensor x = ht::randn({256, 64}), y = ht::randn({256, 8});
   ht::optim::AdamW optimizer(model.parameters());
   auto training = ht::amp::apply(ht::amp::Strategy::named("amp-bf16"), model, optimizer);

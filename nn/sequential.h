@@ -1,6 +1,7 @@
-// Layers in a row, built from values: Sequential(Linear(784, 512), Relu(), Linear(512, 10)). Its
-// children are named 0, 1, 2, ... as PyTorch's are, so parameters are called 0.weight, 0.bias,
-// 2.weight, 2.bias.
+// Layers in a row, built from values: Sequential{Linear(784, 512), Relu(), Linear(512, 10)}. With
+// braces, layers draw their initial weights in this order. With parentheses, C++ does not fix the
+// order of arguments, so g++ and clang give different weights for one seed. Children are named 0,
+// 1, 2, ... as PyTorch's are, so parameters are called 0.weight, 0.bias, 2.weight, 2.bias.
 #pragma once
 
 #include <concepts>

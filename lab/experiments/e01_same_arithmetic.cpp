@@ -11,8 +11,8 @@ namespace e01 {
 template <class Optimizer, class Options>
 std::string trained(const amp::Strategy& strategy, const Options& options) {
   manual_seed(1);
-  nn::Sequential model(nn::Linear(64, 128, {.bias = false}), nn::Relu(),
-                       nn::Linear(128, 10, {.bias = false}));
+  nn::Sequential model{nn::Linear(64, 128, {.bias = false}), nn::Relu(),
+                       nn::Linear(128, 10, {.bias = false})};
   Optimizer optimizer(model.parameters(), options);
   amp::Training training(strategy, model, optimizer);
   for (int step = 0; step < 500; ++step) {

@@ -28,8 +28,8 @@ Case make(const std::string& name) {
     made.model = std::make_unique<nn::Sequential>(nn::models::mlp({128, 256, 128, 10}));
     made.inputs = randn({8, 128});
   } else if (name == "CNN") {
-    made.model = std::make_unique<nn::Sequential>(nn::Conv2d(3, 16, 3), nn::BatchNorm2d(16),
-                                                  nn::Relu(), nn::Flatten(), nn::Linear(576, 10));
+    made.model = std::make_unique<nn::Sequential>(nn::Sequential{
+        nn::Conv2d(3, 16, 3), nn::BatchNorm2d(16), nn::Relu(), nn::Flatten(), nn::Linear(576, 10)});
     made.inputs = randn({8, 3, 8, 8});
   } else {
     made.model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{

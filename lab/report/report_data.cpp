@@ -109,7 +109,7 @@ void put_reference_first(ReportData& data, const std::string& reference) {
   };
   if (std::ranges::none_of(data.groups, is))
     fail<UsageError>("report", "no run is of ", reference, ". Name a policy of these runs.");
-  std::ranges::stable_partition(data.groups, is);
+  std::stable_partition(data.groups.begin(), data.groups.end(), is);  // clang 14 has none in ranges
 }
 
 }  // namespace

@@ -67,9 +67,12 @@ Workload student_teacher(uint64_t seed) {
 
 Workload residual_mlp(uint64_t seed) {
   const auto network = [] {
-    return nn::Sequential(nn::Linear(64, 64), ResidualBlock(64), ResidualBlock(64),
-                          ResidualBlock(64), ResidualBlock(64), nn::LayerNorm(64),
-                          nn::Linear(64, 16));
+    // The layers are made from the last to the first: figures in docs/ depend on this order.
+    nn::Linear out(64, 16);
+    ResidualBlock fourth(64), third(64), second(64), first(64);
+    return nn::Sequential{nn::Linear(64, 64), std::move(first),  std::move(second),
+                          std::move(third),   std::move(fourth), nn::LayerNorm(64),
+                          std::move(out)};
   };
   const nn::Sequential teacher = network();
   return student_of(teacher, std::make_unique<nn::Sequential>(network()), 64, seed);
