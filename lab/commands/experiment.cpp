@@ -48,6 +48,7 @@ int run_experiment(const ExperimentOptions& options) {
   std::ostream& words = words_next_to(options.json);
   Json all = Json::array();
   int missed = 0;
+  bool stopped = false;
   const auto add = [&](const Experiment& experiment) {
     all.push_back(run_one(experiment, options.thorough, words));
     missed += all.back()["missed"].get<int>();
@@ -56,13 +57,13 @@ int run_experiment(const ExperimentOptions& options) {
     if (options.name != "all") add(experiment_named(options.name));
     else
       for (const Experiment& experiment : experiments()) add(experiment), words << '\n';
-  } catch (const Stopped& stopped) {
-    std::cerr << stopped.what() << '\n';
-    return exit_undecided;
+  } catch (const Stopped& error) {  // what is finished is written
+    std::cerr << error.what() << '\n';
+    stopped = true;
   }
-  if (options.name == "all") words << (missed == 0 ? "all pass\n" : "not all pass\n");
+  if (options.name == "all" && !stopped) words << (missed == 0 ? "all pass\n" : "not all pass\n");
   write_json(options.json, Json{{"format", 1}, {"experiments", std::move(all)}}.dump(1) + "\n");
-  return missed == 0 ? exit_yes : exit_no;
+  return stopped ? exit_undecided : missed == 0 ? exit_yes : exit_no;
 }
 
 Work add_experiment(CLI::App& app, const Context&) {

@@ -45,7 +45,7 @@ std::string draw(const Forest& forest, Place place) {
     const bool wide = !std::isfinite(row.half);
     const std::string value = (row.middle > 0 ? "+" : "") + label_of(row.middle, 3) +
                               (wide ? "" : " ± " + label_of(row.half, 2)) + " " + forest.unit;
-    text += words(left, y + 12, "start", html::shortened(row.name, 40), "class=\"over\"");
+    text += words(left, y + 12, "start", html::shortened(row.name, 48), "class=\"over\"");
     text += words(right, y + 12, "end", value, "class=\"small over\"");
     const std::string style = std::to_string(row.style % 10);
     const double middle = place_of(row.middle), at = y + 23;

@@ -1,3 +1,4 @@
+// Runs of several policies by lab::run(), as a table.
 #include <halftone/lab/experiments/paired.h>
 
 #include <unistd.h>
@@ -40,7 +41,7 @@ PairedRuns::PairedRuns(Findings& found, const std::string& workload,
   runs_ = lab::run(options, {}, silent);
   if (const std::size_t wanted = policies_ * seeds_; runs_.size() < wanted)
     fail<Stopped>("experiment", "stopped after ", runs_.size(), " of ", wanted,
-                     " runs. Start it again for a result.");
+                  " runs. Start it again for a result.");
   Table table({"policy", "late loss", "against " + run(0, 0).policy + ", 95 %"});
   for (std::size_t p = 0; p < policies_; ++p) {
     double loss = 0;

@@ -122,7 +122,7 @@ Law law_named(std::string_view name, std::span<const LawRow> rows) {
         fail<UsageError>("fit", "a run has ", row.parameters, " parameters, ", row.tokens,
                          " tokens and the loss ", row.loss,
                          ". Give runs in which all are positive.");
-  if (rows.empty()) fail<UsageError>("fit", "there are no runs. Give folders of runs.");
+  if (rows.empty()) fail<UsageError>("fit", "got 0 runs. Give folders of runs.");
   const Scales scales{geometric_mean(rows, &LawRow::parameters),
                       geometric_mean(rows, &LawRow::tokens)};
   Law law = tokens_law(scales, rows);

@@ -15,58 +15,7 @@ namespace halftone::lab {
 
 namespace {
 
-/// The differences of all groups from the first, paired by seed, with 95 % intervals.
-std::string difference_forest(const std::vector<const ReportGroup*>& groups) {
-  const ReportGroup& base = *groups.front();
-  svg::Forest forest{.title = "final loss against " + base.label,
-                     .unit = "%",
-                     .axis = "difference in percent, 95 % interval",
-                     .rows = {}};
-  for (const ReportGroup* group : groups) {
-    const std::vector<double> paired = group->paired(base, "loss");
-    if (group == &base || paired.empty()) continue;
-    const Interval interval = interval_of(paired);
-    forest.rows.push_back({group->label, 100 * interval.mean, 100 * interval.half, group->style});
-  }
-  return forest.rows.empty() ? "" : svg::draw(forest);
-}
-
-/// Mean bits of the operands of a group's products, of all roles alike; NaN if no run recorded
-/// them.
-double bits_of(const ReportGroup& group) {
-  double sum = 0;
-  for (const std::string_view role : operand_role_names)
-    sum += median(group.numbers("operands." + std::string(role) + "_bits"));
-  return sum / double(operand_roles);
-}
-
-/// The loss of each group over its bits. The line joins the groups of which no other has fewer bits
-/// and a lower loss (the Pareto front).
-std::string bits_and_losses(const std::vector<const ReportGroup*>& groups) {
-  svg::Plot plot{.title = "final loss over bits of operands"};
-  plot.x.label = "mean bits of weights, inputs and gradients of results", plot.y.label = "loss";
-  std::vector<svg::Point> all;
-  for (const ReportGroup* group : groups) {
-    const svg::Point point{bits_of(*group), interval_of(group->numbers("loss")).mean};
-    if (!std::isfinite(point.x) || !std::isfinite(point.y)) continue;
-    all.push_back(point);
-    plot.curves.push_back({.name = group->label, .points = {point}, .style = group->style});
-  }
-  if (all.size() < 2 || std::ranges::all_of(all, [&](auto& p) { return p.x == all[0].x; }))
-    return "";
-  std::ranges::sort(all, {}, [](const svg::Point& p) { return std::pair(p.x, p.y); });
-  svg::Curve front{.name = "no other has fewer bits and a lower loss",
-                   .points = {},
-                   .style = 7,
-                   .staircase = true,
-                   .shapes = false};
-  for (const svg::Point& p : all)
-    if (front.points.empty() || p.y < front.points.back().y) front.points.push_back(p);
-  if (front.points.back().x < all.back().x)
-    front.points.push_back({all.back().x, front.points.back().y});
-  plot.curves.push_back(std::move(front));
-  return svg::draw(plot);
-}
+constexpr std::size_t most_curves = 10;  // in one figure, each with a color of its own
 
 /// The name of a sweep's cell: a policy, followed by "-name=value" for each axis.
 struct CellName {
@@ -90,17 +39,110 @@ struct CellName {
       values[std::string(axis.substr(0, equals))] = axis.substr(equals + 1);
     }
   }
-  /// Returns the name without the axis.
-  std::string without(const std::string& axis) const {
-    std::string text = policy;
-    for (const auto& [name, value] : values)
-      if (name != axis) text += ", " + name + "=" + value;
-    return text;
-  }
 };
 
+/// Short names of groups in figures. A sweep's cell is named by the axes that differ, each by its
+/// last words that no other axis ends with: "w.format=int4, x.format=int3".
+class ShortNames {
+ public:
+  explicit ShortNames(const std::vector<const ReportGroup*>& groups) {
+    std::map<std::string, std::set<std::string>> values;
+    std::set<std::string> policies;
+    for (const ReportGroup* group : groups) {
+      const CellName cell(group->policy);
+      policies.insert(cell.policy);
+      for (const auto& [axis, value] : cell.values) values[axis].insert(value);
+    }
+    several_policies_ = policies.size() > 1;
+    for (const auto& [axis, all] : values)
+      if (all.size() > 1) axes_[axis] = axis;
+    for (auto& [axis, name] : axes_)
+      for (std::size_t dot = axis.rfind('.'); dot != std::string::npos && dot > 0;
+           dot = axis.rfind('.', dot - 1))
+        if (const std::string end = axis.substr(dot); std::ranges::none_of(axes_, [&](auto& other) {
+              return other.first != axis && other.first.ends_with(end);
+            })) {
+          name = end.substr(1);
+          break;
+        }
+  }
+  /// Returns the axes that differ, with their short names.
+  const std::map<std::string, std::string>& axes() const { return axes_; }
+  /// Returns the group's name without one of the axes ("": with all).
+  std::string of(const ReportGroup& group, const std::string& without = "") const {
+    const CellName cell(group.policy);
+    if (axes_.empty() || cell.values.empty() || group.label != group.policy) return group.label;
+    std::string text = several_policies_ ? cell.policy : "";
+    for (const auto& [axis, value] : cell.values)
+      if (const auto found = axes_.find(axis); found != axes_.end() && axis != without)
+        text += (text.empty() ? "" : ", ") + found->second + "=" + value;
+    return text;
+  }
+
+ private:
+  bool several_policies_ = false;
+  std::map<std::string, std::string> axes_{};  // short name by name
+};
+
+/// The differences of all groups from the first, paired by seed, with 95 % intervals.
+std::string difference_forest(const std::vector<const ReportGroup*>& groups,
+                              const ShortNames& names) {
+  const ReportGroup& base = *groups.front();
+  svg::Forest forest{.title = "final loss against " + names.of(base),
+                     .unit = "%",
+                     .axis = "difference in percent, 95 % interval",
+                     .rows = {}};
+  for (const ReportGroup* group : groups) {
+    const std::vector<double> paired = group->paired(base, "loss");
+    if (group == &base || paired.empty()) continue;
+    const Interval interval = interval_of(paired);
+    forest.rows.push_back(
+        {names.of(*group), 100 * interval.mean, 100 * interval.half, group->style});
+  }
+  return forest.rows.empty() ? "" : svg::draw(forest);
+}
+
+/// Mean bits of the operands of a group's products, of all roles alike; NaN if no run recorded
+/// them.
+double bits_of(const ReportGroup& group) {
+  double sum = 0;
+  for (const std::string_view role : operand_role_names)
+    sum += median(group.numbers("operands." + std::string(role) + "_bits"));
+  return sum / double(operand_roles);
+}
+
+/// The loss of each group over its bits. The line joins the groups of which no other has fewer bits
+/// and a lower loss (the Pareto front).
+std::string bits_and_losses(const std::vector<const ReportGroup*>& groups,
+                            const ShortNames& names) {
+  svg::Plot plot{.title = "final loss over bits of operands"};
+  plot.x.label = "mean bits of weights, inputs and gradients of results", plot.y.label = "loss";
+  std::vector<svg::Point> all;
+  for (const ReportGroup* group : groups) {
+    const svg::Point point{bits_of(*group), interval_of(group->numbers("loss")).mean};
+    if (!std::isfinite(point.x) || !std::isfinite(point.y)) continue;
+    all.push_back(point);
+    plot.curves.push_back({.name = names.of(*group), .points = {point}, .style = group->style});
+  }
+  if (all.size() < 2 || std::ranges::all_of(all, [&](auto& p) { return p.x == all[0].x; }))
+    return "";
+  std::ranges::sort(all, {}, [](const svg::Point& p) { return std::pair(p.x, p.y); });
+  svg::Curve front{.name = "no other has fewer bits and a lower loss",
+                   .points = {},
+                   .style = 7,
+                   .staircase = true,
+                   .shapes = false};
+  for (const svg::Point& p : all)
+    if (front.points.empty() || p.y < front.points.back().y) front.points.push_back(p);
+  if (front.points.back().x < all.back().x)
+    front.points.push_back({all.back().x, front.points.back().y});
+  plot.curves.push_back(std::move(front));
+  return svg::draw(plot);
+}
+
 /// Draws the losses over the values of one axis of a sweep, a curve for each setting of the others.
-std::string losses_over(const std::string& axis, const std::vector<const ReportGroup*>& groups) {
+std::string losses_over(const std::string& axis, const std::vector<const ReportGroup*>& groups,
+                        const ShortNames& names) {
   std::map<std::string, std::map<double, Interval>> curves;
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const ReportGroup* group : groups) {
@@ -109,13 +151,18 @@ std::string losses_over(const std::string& axis, const std::vector<const ReportG
     const auto number = value == cell.values.end() ? std::nullopt : number_of(value->second);
     const std::vector<double> losses = group->numbers("loss");
     if (!number || losses.empty()) continue;
-    curves[cell.without(axis)][*number] = interval_of(losses);
+    curves[names.of(*group, axis)][*number] = interval_of(losses);
     low = std::min(low, *number), high = std::max(high, *number);
   }
-  svg::Plot plot{.title = "final loss over " + axis};
-  plot.x = {.label = axis, .logarithmic = low > 0 && high >= 8 * low}, plot.y.label = "loss";
+  const std::string& shown = names.axes().at(axis);
+  svg::Plot plot{.title = "final loss over " + shown};
+  plot.x = {.label = shown, .logarithmic = low > 0 && high >= 8 * low}, plot.y.label = "loss";
   for (const auto& [name, points] : curves) {
-    if (points.size() < 2 || plot.curves.size() >= 8) continue;
+    if (points.size() < 2) continue;
+    if (plot.curves.size() == most_curves) {
+      plot.title += ", the first " + std::to_string(most_curves) + " settings";
+      break;
+    }
     const int style = int(plot.curves.size());
     svg::Curve curve{.name = name, .points = {}, .style = style};
     svg::Band band{.name = name + ": 95 % interval of the mean",
@@ -138,12 +185,11 @@ std::string losses_over(const std::string& axis, const std::vector<const ReportG
 }  // namespace
 
 std::string choice_figures(const std::vector<const ReportGroup*>& groups) {
-  std::vector<std::string> drawings{difference_forest(groups), bits_and_losses(groups)};
-  std::set<std::string> axes;
-  for (const ReportGroup* group : groups)
-    for (const auto& [axis, value] : CellName(group->policy).values) axes.insert(axis);
-  for (const std::string& axis : axes)
-    if (drawings.size() < 8) drawings.push_back(losses_over(axis, groups));
+  const ShortNames names(groups);
+  std::vector<std::string> drawings{difference_forest(groups, names),
+                                    bits_and_losses(groups, names)};
+  for (const auto& [axis, name] : names.axes())
+    if (drawings.size() < 8) drawings.push_back(losses_over(axis, groups, names));
   return figures(drawings);
 }
 

@@ -80,7 +80,7 @@ std::optional<int> block_of(const std::string& site) {
 /// Draws the relative error of the sites of one block over the block's number, for one role.
 std::string errors_by_block(const std::vector<const ReportGroup*>& groups, policy::Role role) {
   svg::Plot plot{.title = "error of " + std::string(policy::name(role)) + " by block"};
-  plot.x.label = "number of the block or layer", plot.y.label = "error, percent of the size";
+  plot.x.label = "number of the block or layer", plot.y.label = "error, percent";
   plot.y.low = 0;
   std::set<int> blocks;
   for (const ReportGroup* group : groups) {

@@ -98,7 +98,7 @@ TEST_CASE("a fit refuses runs that cannot be fitted") {
   const auto refusal = [&](std::vector<LawRow> rows, const std::string& law = "precision") {
     return message_of<UsageError>([&] { lab::fit(rows, {.law = law}, progress); });
   };
-  CHECK(refusal({}) == "[fit] there are no runs. Give folders of runs.");
+  CHECK(refusal({}) == "[fit] got 0 runs. Give folders of runs.");
   std::vector<LawRow> rows = grid();
   CHECK(refusal(rows, "precison") ==
         "[fit] there is no law named \"precison\". Did you mean \"precision\"?");

@@ -101,15 +101,29 @@ TEST_CASE("summary: the cells of a sweep are a curve over each axis of numbers")
   ReportData data;
   data.groups.push_back(group_of("p-a.lr=-1e-3-kind=x", {run_of(0, 3), run_of(1, 4)}));
   data.groups.push_back(group_of("p-a.lr=2-kind=x", {run_of(0, 5), run_of(1, 6)}, 1));
-  data.groups.push_back(group_of("p-a.lr=2-kind=y", {run_of(0, 7)}, 2));
+  data.groups.push_back(group_of("p-a.lr=2-kind=y", {run_of(0, 7)}, 2));  // no second value
   data.groups.push_back(group_of("amp-bf16", {run_of(0, 8)}, 3));
   const std::string panel = lab::summary_panel(data);
   CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
-  CHECK(contains(panel, "final loss over a.lr"));
+  CHECK(contains(panel, "final loss over lr"));
   CHECK_FALSE(contains(panel, "final loss over kind"));     // not numbers
   CHECK(contains(panel, "<title>p, kind=x, -0.001: 3.5"));  // means of two seeds
   CHECK(contains(panel, "<title>p, kind=x, 2: 5.5"));
   CHECK_FALSE(contains(panel, "<title>p, kind=y"));  // one value is not a curve
+}
+
+TEST_CASE("summary: figures name a sweep's cells by what differs") {
+  ReportData data;
+  for (const char* w : {"int3", "int4"})
+    for (const char* x : {"int3", "int4"})
+      data.groups.push_back(group_of(
+          "p-q.w.format=" + std::string(w) + "-q.x.format=" + x + "-quantizers.scale.history=16",
+          {run_of(0, 1)}, int(data.groups.size())));
+  const std::string panel = lab::summary_panel(data);
+  CHECK(contains(panel, "final loss against w.format=int3, x.format=int3"));
+  CHECK(contains(panel, ">w.format=int4, x.format=int3</text>"));
+  data.groups.resize(2);  // only one axis differs
+  CHECK(contains(lab::summary_panel(data), "final loss against format=int3"));
 }
 
 TEST_CASE("losses: differences are of means over a twentieth of the steps") {
