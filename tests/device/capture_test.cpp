@@ -9,6 +9,7 @@
 #include "device_cases.h"
 #include "gpu.h"
 #include "policies_directory.h"
+#include "temporary_directory.h"
 
 namespace halftone::test::capture_test {
 namespace {
@@ -78,6 +79,20 @@ TEST_CASE("a captured step under a policy gives the bits of the step itself") {
   CHECK_THROWS_WITH_AS(
       run("mlp", (policies_directory() / "bf16_sr_everywhere.json").string(), *gpu, true),
       doctest::Contains("which a captured step cannot do"), UsageError);
+}
+
+TEST_CASE("a captured step refuses a quantizer that the host computes") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory / "clipped.json";
+  write_file(file, R"({"halftone_policy": 1, "name": "clipped", "extends": "amp-bf16",
+    "rules": [{"match": {"op": "linear"}, "compute": "f32",
+               "input": {"format": "e4m3", "clip": {"rms": 4}}}]})");
+  CHECK_NOTHROW(run("mlp", file.string(), *gpu, false));
+  CHECK_THROWS_WITH_AS(run("mlp", file.string(), *gpu, true),
+                       doctest::Contains("the host computes this quantizer (e4m3, clipped at 4"),
+                       UsageError);
 }
 
 TEST_CASE("a probe does not change captured steps") {
