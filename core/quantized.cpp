@@ -5,6 +5,7 @@
 #include <halftone/core/captured_step.h>
 #include <halftone/core/clip.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/formulas.h>
 #include <halftone/core/hadamard.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
@@ -19,7 +20,7 @@ namespace {
 /// will do.
 bool any_order(const Quantizer& quantizer) {
   return quantizer.scaling.per != Scaling::Per::block && quantizer.hadamard == 0 &&
-         !quantizer.draws() && !quantizer.on_host();
+         !quantizer.draws() && !quantizer.on_host() && quantizer.average == 0;
 }
 
 Tensor largest_magnitude_of(const Tensor& x) {
@@ -75,10 +76,47 @@ void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   backend_for(to).copy(y.to(to.device()), to);
 }
 
+void run(const Tensor& from, const QuantizeCall& call, Tensor& to);
+
+/// Rounds down, and up, and takes the result that is nearer to the average. The operations are
+/// exact or rounded once, so the bits are the same everywhere.
+void run_by_average(const Tensor& from, const QuantizeCall& call, Tensor& to) {
+  const MemoryScope scope(MemoryUse::workspace);
+  Backend& backend = backend_for(from);
+  const auto made = [&](DType dtype) { return empty(from.shape(), dtype, from.device()); };
+  Tensor x = made(f32), down = made(f32), up = made(f32), sum = made(f32), twice = made(f32);
+  backend.copy(from, x);
+  Quantizer quantizer = call.quantizer;
+  quantizer.average = 0;
+  QuantizeCall whole{.quantizer = quantizer, .amax = call.amax, .scale = call.scale};
+  if (quantizer.needs_amax() && !whole.amax.defined()) whole.amax = largest_magnitude_of(x);
+  quantizer.rounding = Rounding::down, run(x, whole, down);
+  quantizer.rounding = Rounding::up, run(x, whole, up);
+  // The average is beyond the middle if twice the average is beyond the sum of the neighbors.
+  const Tensor& average = call.average.defined() ? call.average : x;
+  const auto add = call_of<BinaryFormulas>(formula::Add{});
+  backend.binary(add, down, up, sum), backend.binary(add, average, average, twice);
+  const auto greater = call_of<CompareFormulas>(formula::Greater{});
+  const auto at_least = call_of<CompareFormulas>(formula::GreaterEqual{});
+  Tensor above = made(boolean), not_below = made(boolean), positive = made(boolean);
+  backend.compare(greater, twice, sum, above), backend.compare(at_least, twice, sum, not_below);
+  backend.compare(greater, x, views::expand(zeros({}, f32, x.device()), x.shape()), positive);
+  Tensor of_positive = made(f32), of_negative = made(f32);
+  backend.select(not_below, up, down, of_positive), backend.select(above, up, down, of_negative);
+  Tensor& y = sum;
+  backend.select(positive, of_positive, of_negative, y);
+  if (call.survey.defined()) {
+    Tensor row = call.survey;
+    backend.survey(x, y, &whole, row);
+  }
+  backend.copy(y, to);
+}
+
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
   if (call.quantizer.on_host()) return run_on_host(from, call, to);
+  if (call.quantizer.average > 0) return run_by_average(from, call, to);
   Backend& backend = backend_for(from);
   const Quantizer& quantizer = call.quantizer;
   const bool rotates = quantizer.hadamard > 0;
@@ -102,7 +140,11 @@ void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 }  // namespace
 
 Tensor quantized(const Tensor& x, const QuantizeCall& call) {
-  if (x.rank() == 0) return views::reshaped(quantized(views::reshaped(x, {1}), call), {});
+  if (x.rank() == 0) {
+    QuantizeCall whole = call;
+    if (call.average.defined()) whole.average = views::reshaped(call.average, {1});
+    return views::reshaped(quantized(views::reshaped(x, {1}), whole), {});
+  }
   if (any_order(call.quantizer) && x.is_dense()) {
     Tensor y = empty_like(x);
     const Tensor from = x.view_as({x.numel()}, {1}, x.offset());
@@ -117,6 +159,9 @@ Tensor quantized(const Tensor& x, const QuantizeCall& call) {
 }
 
 void quantize_in_place(const Tensor& x, const QuantizeCall& call) {
+  if (call.quantizer.average > 0)
+    fail<UsageError>("quantize", "a tensor that is rounded in place has no average over steps (",
+                     described(call.quantizer), "). Leave the average out.");
   write_in_place(x.rank() == 0 ? views::reshaped(x, {1}) : x,
                  [&](Backend&, Tensor& y) { run(y, call, y); });
 }

@@ -117,6 +117,23 @@ void check_table(std::string_view op, const Quantizer& quantizer) {
                      "another rounding.");
 }
 
+void check_average(std::string_view op, const Quantizer& quantizer) {
+  if (quantizer.average == 0) return;
+  if (!(quantizer.average > 0 && quantizer.average < 1))
+    fail<UsageError>(op, "an average keeps the share ", quantizer.average,
+                     " of itself in each step. Choose a number above 0 and below 1.");
+  std::string_view other;
+  if (quantizer.own) other = "a function of the program";
+  if (quantizer.rounding != Rounding::nearest_even) other = "another rounding than nearest_even";
+  if (quantizer.hadamard > 0) other = "a rotation";
+  if (quantizer.clip.any()) other = "a clip";
+  if (!quantizer.scaling.is_plain())
+    other = "scales that choose a target, are corrected, or are not rounded to nearest";
+  if (!other.empty())
+    fail<UsageError>(op, "an average chooses the neighbor on the grid, and the quantizer has ",
+                     other, " as well. Leave one out.");
+}
+
 }  // namespace
 
 std::string_view name(ScaleRule rule) { return rules[std::size_t(rule)]; }
@@ -203,6 +220,7 @@ std::string described(const Quantizer& quantizer) {
   if (quantizer.hadamard > 0 && quantizer.draws_signs) text << " with new signs";
   if (quantizer.clip.rms) text << ", clipped at " << *quantizer.clip.rms << " root mean squares";
   if (quantizer.clip.quantile) text << ", clipped at the quantile " << *quantizer.clip.quantile;
+  if (quantizer.average > 0) text << ", by an average (" << quantizer.average << ")";
   if (quantizer.rounding != Rounding::nearest_even) text << ", " << name(quantizer.rounding);
   if (quantizer.rounding == Rounding::stochastic && quantizer.random_bits != 32)
     text << " (" << quantizer.random_bits << " bits)";
@@ -254,6 +272,7 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer) {
     fail<UsageError>(op, "rotations are of ", quantizer.hadamard,
                      " numbers. Choose 2, 4, 8, 16, 32, 64 or 128, or 0 for none.");
   check_clip(op, quantizer.clip);
+  check_average(op, quantizer);
   if (quantizer.clip.any() && quantizer.scaling.per == Scaling::Per::tensor &&
       quantizer.scaling.from_history)
     fail<UsageError>(op,

@@ -130,6 +130,11 @@ struct Quantizer {
   /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
   /// the scale follows from them.
   Clip clip{};
+  /// Above 0: each number becomes the one of its two neighbors on the grid that is nearer to
+  /// QuantizeCall::average, an exponential average of x over the steps: average = share average +
+  /// (1 - share) x, with this share. Ties go away from zero. The scale follows from x. Q-EMA of
+  /// TetraJet (arXiv 2502.20853).
+  double average = 0;
   /// A function of the program rounds instead of grid, rounding, scaling and table, which must be
   /// the defaults. The host computes it (core/own_quantizer.h).
   std::shared_ptr<const OwnQuantizer> own{};
@@ -165,8 +170,10 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer);
 /// Arguments of one call of the kernel. Scalars are f32 on the device, so the host never waits.
 struct QuantizeCall {
   const Quantizer& quantizer;
-  Tensor amax{};    // the largest magnitude of x, if quantizer.needs_amax()
-  Tensor scale{};   // s, if scaling is from history
+  Tensor amax{};   // the largest magnitude of x, if quantizer.needs_amax()
+  Tensor scale{};  // s, if scaling is from history
+  /// of quantizer.average: f32, of x's shape and device; undefined: x itself
+  Tensor average{};
   Tensor skip{};    // if it is not 0, y does not change; may be undefined
   Tensor survey{};  // for quantized(): the row (core/survey.h) to add to; may be undefined
   /// key of stochastic rounding: element row * columns + column uses that word of the key; scales

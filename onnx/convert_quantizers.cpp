@@ -34,6 +34,7 @@ std::string obstacle(const Quantizer& q) {
     return "with the rounding " + std::string(name(q.rounding));
   if (q.hadamard > 0) return "with a rotation";
   if (q.clip.any()) return "with a clip";
+  if (q.average > 0) return "by an average over steps";
   if (q.own) return "by a function of the program";
   if (s.per == Scaling::Per::block) return "with scales of blocks";
   if (s.per == Scaling::Per::tensor && s.from_history) return "with a scale from history";

@@ -21,6 +21,10 @@ void check_input(const Tensor& x, const Quantizer& quantizer) {
     fail<UsageError>(
         "quantize",
         "scaling is from history, which one call has not. Scale from the tensor itself.");
+  if (quantizer.average > 0)
+    fail<UsageError>("quantize",
+                     "the quantizer rounds by an average over steps, which one call has not. Leave "
+                     "the average out.");
   const int64_t columns = x.rank() == 0 ? 1 : x.size(-1);
   if (quantizer.hadamard > 0 && columns % quantizer.hadamard != 0)
     fail<ShapeError>("quantize", "rotations of ", quantizer.hadamard,

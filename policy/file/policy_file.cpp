@@ -182,6 +182,9 @@ class Reader {
       const Quantizer quantizer = grids_.quantizer_in(value);
       if (quantizer.scaling.per == Scaling::Per::tensor && quantizer.scaling.from_history)
         value.refuse("scales from history are for operands, not for what an optimizer keeps.");
+      if (quantizer.average > 0)
+        value.refuse(
+            "averages are for the weights of operations, not for what an optimizer keeps.");
       return quantizer;
     };
     if (const auto parameters = optimizer.find("parameters"))

@@ -209,8 +209,9 @@ static Clip clip_in(const JsonValue& value) {
 
 Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   if (value.is_text()) return quantizer_named_at(value);
-  constexpr std::array<std::string_view, 9> known{
-      "about", "like", "format", "table", "rounding", "random_bits", "hadamard", "clip", "scale"};
+  constexpr std::array<std::string_view, 10> known{"about",    "like",        "format",   "table",
+                                                   "rounding", "random_bits", "hadamard", "clip",
+                                                   "average",  "scale"};
   value.only("a quantizer", known);
   Quantizer quantizer;
   const auto like = value.find("like");
@@ -237,6 +238,7 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   }
   if (const auto hadamard = value.find("hadamard")) read_rotation(*hadamard, quantizer);
   if (const auto clip = value.find("clip")) quantizer.clip = clip_in(*clip);
+  if (const auto average = value.find("average")) quantizer.average = average->number();
   if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
   return quantizer;

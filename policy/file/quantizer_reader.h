@@ -25,7 +25,7 @@ class QuantizerReader {
   /// Reads a format's name, or an object as above.
   NumberFormat format_in(const JsonValue& value) const;
   /// Reads a name (quantizer, format), or {like, format or table, rounding, random_bits, hadamard,
-  /// clip, scale}.
+  /// clip, average, scale}.
   Quantizer quantizer_in(const JsonValue& value) const;
 
  private:

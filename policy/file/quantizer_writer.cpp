@@ -82,6 +82,7 @@ template <class FormatOf> Json json_of(const Quantizer& quantizer, const FormatO
     json["hadamard"] = {{"size", quantizer.hadamard}, {"signs", "step"}};
   if (quantizer.clip.rms) json["clip"]["rms"] = *quantizer.clip.rms;
   if (quantizer.clip.quantile) json["clip"]["quantile"] = *quantizer.clip.quantile;
+  if (quantizer.average > 0) json["average"] = quantizer.average;
   if (!quantizer.own) json["scale"] = json_of(quantizer.scaling, format_of);
   return json;
 }

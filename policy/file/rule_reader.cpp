@@ -117,6 +117,15 @@ void require_exact(const Rule& rule, Role role, const JsonValue& value,
                " does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
 }
 
+/// Checks that only weights have averages over steps: other tensors are new in each step.
+void require_average(const Rule& rule, Role role, const JsonValue& value) {
+  if (rule.roles.at(role).quantizer.average > 0 && role != Role::weight &&
+      role != Role::weight_backward)
+    value.refuse("an average over steps is for weights, and \"", name(role),
+                 "\" is another tensor in each step. Use it for \"weight\" or "
+                 "\"weight.backward\".");
+}
+
 /// Checks that an operation of the rule can have the operand that an entry is about.
 void require_operand(const Rule& rule, Role role, const JsonValue& value) {
   const std::vector<std::string>& ops = rule.match.ops;
@@ -163,7 +172,7 @@ Rule rule_in(const JsonValue& value, const QuantizerReader& grids, std::optional
     if (const auto said = value.find(roles[role])) {
       rule.roles[Role(role)] = role_in(Role(role), *said, grids);
       require_exact(rule, Role(role), *said, autocast);
-      require_operand(rule, Role(role), *said);
+      require_average(rule, Role(role), *said), require_operand(rule, Role(role), *said);
     }
   for (const std::string& op : rule.match.ops)
     if (const OpInfo* info = amp::CastPolicy::info(op);

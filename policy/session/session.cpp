@@ -39,6 +39,7 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
       names_(model),
       matcher_(where, std::move(rules), names_.paths()),
       scales_(std::make_shared<TensorScales>()),
+      averages_(std::make_shared<WeightAverages>()),
       at_(std::make_shared<Position>()),
       changes_at_(matcher_.next_change(0)) {
   if (matcher_.book().parameters)
@@ -268,8 +269,10 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
        .op = current_->op,
        .roles = resolved.roles,
        .scales = scales_,
+       .averages = averages_,
        .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
        .offset = pass << 34,
+       .step = at_->step,
        .notes = pass != evaluation_pass && !repeats_,
        .observer = watched ? observer_ : nullptr,
        .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});

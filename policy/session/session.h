@@ -12,6 +12,7 @@
 #include <halftone/policy/session/observer.h>
 #include <halftone/policy/rules/rulebook.h>
 #include <halftone/policy/session/tensor_scales.h>
+#include <halftone/policy/session/weight_averages.h>
 
 namespace halftone::amp {
 class Training;
@@ -121,6 +122,7 @@ class PolicySession final : public amp::Session {
   std::unordered_map<Key, Entry, HashKey> entries_;
   std::vector<Key> order_;
   std::shared_ptr<TensorScales> scales_;
+  std::shared_ptr<WeightAverages> averages_;
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
   bool rules_used_ = false;  // whether it is known that each rule matches something

@@ -175,7 +175,7 @@ void PolicySession::follow_rules() {
 NamedTensors PolicySession::state_dict() const {
   NamedTensors state;
   if (!lists_sites_) return state;
-  scales_->add_to(state);
+  scales_->add_to(state), averages_->add_to(state);
   const uint64_t pass = next_pass_ == 1 ? at_->pass : at_->pass % passes_of_keys;
   state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(pass), i64);
   state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
@@ -194,7 +194,7 @@ void PolicySession::load_state_dict(const NamedTensors& state) {
   const bool own = policy == state.end() || !policy->second.defined() ||
                    policy->second.dtype() != i64 ||
                    policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};
-  scales_->load(own ? state : NamedTensors{});
+  scales_->load(own ? state : NamedTensors{}), averages_->load(own ? state : NamedTensors{});
   at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   follow_rules();
 }

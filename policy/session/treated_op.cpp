@@ -139,10 +139,15 @@ class TreatedOp final : public OpTap {
     QuantizeCall call{.quantizer = quantizer,
                       .key = key_of(call_.seed, call_.offset, seen.role, seen.input),
                       .key_stride = uint64_t(1) << 34};
+    const auto use = [&] {
+      return call_.site + '.' + std::string(name(seen.role)) +
+             (seen.input > 0 ? std::to_string(seen.input) : "");
+    };
     if (quantizer.scaling.from_history && quantizer.scaling.per == Scaling::Per::tensor)
-      call.scale = call_.scales->scale_for(call_.site + '.' + std::string(name(seen.role)) +
-                                               (seen.input > 0 ? std::to_string(seen.input) : ""),
-                                           quantizer, x, call_.notes);
+      call.scale = call_.scales->scale_for(use(), quantizer, x, call_.notes);
+    if (quantizer.average > 0)
+      call.average =
+          call_.averages->average_for(use(), quantizer.average, x, call_.step, call_.notes);
     if (call_.observer) {
       call.survey = call_.observer->row_for(seen, x.device());
       if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);

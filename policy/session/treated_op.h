@@ -9,6 +9,7 @@
 #include <halftone/policy/session/observer.h>
 #include <halftone/policy/rules/rulebook.h>
 #include <halftone/policy/session/tensor_scales.h>
+#include <halftone/policy/session/weight_averages.h>
 
 namespace halftone::policy {
 
@@ -20,9 +21,11 @@ struct TreatedCall {
   const OpInfo* op;
   std::vector<Role> roles;               // of the inputs: input, weight or bias
   std::shared_ptr<TensorScales> scales;  // of the session
-  uint64_t seed = 0;                     // of the site
-  uint64_t offset = 0;                   // of the pass
-  bool notes = true;                     // largest magnitudes enter histories
+  std::shared_ptr<WeightAverages> averages;
+  uint64_t seed = 0;    // of the site
+  uint64_t offset = 0;  // of the pass
+  int64_t step = 0;
+  bool notes = true;  // histories record largest magnitudes, and averages take this step's weights
   std::shared_ptr<Observer> observer{};  // null: no observer
   std::vector<Tensor> before{};          // for the observer: the inputs without the region's casts
 };

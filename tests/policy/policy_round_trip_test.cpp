@@ -60,6 +60,10 @@ TEST_CASE("every quantizer of the grammar survives writing") {
     const PolicyFile file = test::file_of(one_rule + quantizer + "}]");
     CHECK(refusal_to_write(file).empty());
   }
+  const PolicyFile averaged =
+      test::file_of(R"("rules": [{"weight": {"like": "mxfp8", "average": 0.998}}])");
+  CHECK(averaged.rules.rules[0].roles.at(Role::weight).quantizer.average == 0.998);
+  CHECK(refusal_to_write(averaged).empty());
   // A setting that "like" copies, and that another rounding does not use, has its default.
   const PolicyFile file = test::file_of(R"("quantizers": {
     "a": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8},

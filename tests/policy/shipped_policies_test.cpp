@@ -104,6 +104,7 @@ TEST_CASE("the published recipes exist") {
                                       "fp4_all_the_way",
                                       "jetfire_int8",
                                       "coat",
+                                      "tetrajet",
                                       "ms_amp_o2",
                                       "qpytorch_low8",
                                       "bf16_sr_everywhere",
@@ -121,7 +122,7 @@ TEST_CASE("the published recipes exist") {
 }
 
 TEST_CASE("every installed policy survives writing") {
-  CHECK(shipped().size() == 33);
+  CHECK(shipped().size() == 34);
   for (const fs::path& path : shipped()) {
     CAPTURE(path);
     const PolicyFile file = policy::read(path);
@@ -167,7 +168,7 @@ TEST_CASE("recipes come near the training that they extend") {
   for (const std::string_view name :
        {"deepseek_v3", "te_delayed_hybrid", "te_current", "mxfp8", "mxfp6", "mxfp4",
         "mxfp4_backward", "nvfp4", "nvfp4_four_over_six", "quartet2", "ue5m3", "fp24_master",
-        "quartet", "fp4_all_the_way", "jetfire_int8", "tf32"}) {
+        "quartet", "fp4_all_the_way", "jetfire_int8", "tetrajet", "tf32"}) {
     CAPTURE(name);
     const double loss =
         last_loss(policy::load(policies_directory() / (std::string(name) + ".json")));
