@@ -83,7 +83,10 @@ void TrainingLoop::require_alike() const {
        << o.checkpoints.every_epochs << "\ncheckpoints.every_steps " << o.checkpoints.every_steps
        << "\na schedule: " << (o.schedule ? "yes" : "no")
        << "\na directory: " << (o.directory.empty() ? "no" : "yes") << "\ncallbacks";
-  for (const auto& callback : o.callbacks) text << ' ' << class_name(typeid(*callback));
+  for (const auto& callback : o.callbacks) {
+    const Callback& called = *callback;
+    text << ' ' << class_name(typeid(called));
+  }
   distributed::require_agreement(world_, "agreement on data and options", text.str());
 }
 

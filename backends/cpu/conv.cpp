@@ -3,6 +3,7 @@
 // once: no short-float convolution ever runs on scalar code.
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/depthwise.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/portable_bits.h>
@@ -31,17 +32,19 @@ void round_into(const Tensor& wide, Tensor& y) {
 
 /// Tries oneDNN and own products for the image's dtype, in the order that suits the shape. Returns
 /// false if neither supports the work. image: x or its gradient.
-template <class OneDnn, class Products, class Bf16Products>
+template <class OneDnn, class Products, class Bf16Products, class Depthwise>
 bool in_turn(cpu::ConvPass pass, const Tensor& image, const Tensor& w, const ConvGeometry& g,
              const OneDnn& by_onednn, const Products& by_products,
-             const Bf16Products& by_bf16_products) {
+             const Bf16Products& by_bf16_products, const Depthwise& by_depthwise) {
   const bool in_f32 = cpu::products_serve(image, w, g),
              in_bf16 = cpu::bf16_products_serve(image, w, g), own = in_f32 || in_bf16;
   const bool own_first = own && cpu::products_win(pass, image, w, g);
   if (!own_first && !portable_bits() && by_onednn()) return true;
+  const bool depthwise = !own && cpu::depthwise_serves(image, w, g);
   if (in_f32) by_products();
   else if (in_bf16) by_bf16_products();
-  return own;
+  else if (depthwise) by_depthwise();
+  return own || depthwise;
 }
 
 // Each of these functions returns whether a fast path did the work.
@@ -50,7 +53,8 @@ bool fast_conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvG
   return in_turn(
       cpu::ConvPass::forward, x, w, g, [&] { return onednn::conv(x, w, bias, g, y); },
       [&] { cpu::conv_by_products(x, w, bias, g, y); },
-      [&] { cpu::conv_by_bf16_products(x, w, bias, g, y); });
+      [&] { cpu::conv_by_bf16_products(x, w, bias, g, y); },
+      [&] { cpu::depthwise_conv(x, w, bias, g, y); });
 }
 
 bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
@@ -58,7 +62,8 @@ bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
       cpu::ConvPass::backward_data, dx, w, g,
       [&] { return onednn::conv_backward_data(dy, w, g, dx); },
       [&] { cpu::conv_backward_data_by_products(dy, w, g, dx); },
-      [&] { cpu::conv_backward_data_by_bf16_products(dy, w, g, dx); });
+      [&] { cpu::conv_backward_data_by_bf16_products(dy, w, g, dx); },
+      [&] { cpu::depthwise_backward_data(dy, w, g, dx); });
 }
 
 bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
@@ -66,7 +71,8 @@ bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry
       cpu::ConvPass::backward_weights, x, dw, g,
       [&] { return onednn::conv_backward_weights(x, dy, g, dw); },
       [&] { cpu::conv_backward_weights_by_products(x, dy, g, dw); },
-      [&] { cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw); });
+      [&] { cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw); },
+      [&] { cpu::depthwise_backward_weights(x, dy, g, dw); });
 }
 }  // namespace
 

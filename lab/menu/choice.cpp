@@ -43,12 +43,10 @@ double mean_bits(const std::vector<MenuModule>& modules, const std::vector<std::
 std::vector<std::size_t> choose_from_menu(const std::vector<MenuModule>& modules, double bits) {
   std::vector<std::vector<std::size_t>> hulls;
   std::vector<std::size_t> place, chosen, fewest;  // place: on the hull
-  double weight = 0;
   for (const MenuModule& module : modules) {
     hulls.push_back(hull_of(module));
     place.push_back(hulls.back().size() - 1);
     chosen.push_back(hulls.back().back()), fewest.push_back(hulls.back().front());
-    weight += module.weight;
   }
   constexpr double rounding = 1e-9;
   if (const double least = mean_bits(modules, fewest); least > bits + rounding)

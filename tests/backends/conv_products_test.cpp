@@ -9,6 +9,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/conv_products.h>
+#include <halftone/backends/cpu/depthwise.h>
 #include <halftone/backends/cpu/isa.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
@@ -64,7 +65,11 @@ Results run(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& 
   const Threads with(threads);
   const DType dtype = x.dtype();
   Tensor y = images(dy.shape(), dtype), dx = images(x.shape(), dtype), dw = randn(w.shape());
-  if (dtype == f32) {
+  if (cpu::depthwise_serves(x, w, g)) {
+    cpu::depthwise_conv(x, w, bias, g, y);
+    cpu::depthwise_backward_data(dy, w, g, dx);
+    cpu::depthwise_backward_weights(x, dy, g, dw);
+  } else if (dtype == f32) {
     cpu::conv_by_products(x, w, bias, g, y);
     cpu::conv_backward_data_by_products(dy, w, g, dx);
     cpu::conv_backward_weights_by_products(x, dy, g, dw);
@@ -113,6 +118,22 @@ void check(const Case& c, DType dtype) {
 TEST_CASE("convolution by products is the convolution, forward and backward") {
   for (const Case& c : cases()) {
     REQUIRE(cpu::products_serve(zeros(c.x), zeros(c.w), c.g));
+    check(c, f32);
+  }
+}
+
+TEST_CASE("a depthwise convolution is the convolution, forward and backward") {
+  for (const Case& c : std::vector<Case>{
+           {{2, 8, 9, 7}, {8, 1, 3, 3}, {.stride = {1, 1}, .padding = {1, 1}, .groups = 8}},
+           {{3, 48, 15, 15}, {48, 1, 7, 7}, {.stride = {1, 1}, .padding = {3, 3}, .groups = 48}},
+           {{2, 5, 11, 8},
+            {5, 1, 3, 5},
+            {.stride = {2, 3}, .padding = {2, 1}, .dilation = {2, 2}, .groups = 5}},
+           {{1, 17, 6, 6}, {17, 1, 2, 2}, {.stride = {3, 3}, .groups = 17}, false},
+           {{2, 3, 2, 2}, {3, 1, 3, 3}, {.stride = {1, 1}, .padding = {4, 4}, .groups = 3}},
+           {{70, 1, 5, 5}, {1, 1, 1, 1}, {.stride = {1, 1}, .groups = 1}}}) {
+    REQUIRE_FALSE(cpu::products_serve(zeros(c.x), zeros(c.w), c.g));
+    REQUIRE(cpu::depthwise_serves(zeros(c.x), zeros(c.w), c.g));
     check(c, f32);
   }
 }

@@ -281,10 +281,23 @@ static void tile_product_of_pieces(int64_t count, int64_t length, const float* c
   incomplete_tile(compute, rows, columns, bias, accumulate, c, c_stride);
 }
 
+static void add_products(const float* a, const float* b, float* y, int64_t n) {
+  int64_t i = 0;
+  for (; i + register_lanes <= n; i += register_lanes)
+    store(y + i, multiply_add(load<Register>(a + i), load<Register>(b + i), load<Register>(y + i)));
+  if (i == n) return;
+  Register last_a{}, last_b{}, last_y{};
+  const std::size_t bytes = std::size_t(n - i) * sizeof(float);
+  __builtin_memcpy(&last_a, a + i, bytes), __builtin_memcpy(&last_b, b + i, bytes);
+  __builtin_memcpy(&last_y, y + i, bytes);
+  last_y = multiply_add(last_a, last_b, last_y);
+  __builtin_memcpy(y + i, &last_y, bytes);
+}
+
 void fill_gemm(Kernels& table) {
   table.tile_rows = tile_rows, table.tile_columns = tile_columns;
   table.pack_rows = pack_rows, table.pack_columns = pack_columns, table.tile_product = tile_product;
-  table.tile_product_of_pieces = tile_product_of_pieces;
+  table.tile_product_of_pieces = tile_product_of_pieces, table.add_products = add_products;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -213,6 +213,7 @@ struct Kernels {
   void (*tile_product_of_pieces)(int64_t count, int64_t length, const float* const* pieces,
                                  int64_t skip, const float* b, int64_t rows, int64_t columns,
                                  const float* bias, bool accumulate, float* c, int64_t c_stride);
+  void (*add_products)(const float* a, const float* b, float* y, int64_t n);  // y += a b
 };
 
 namespace baseline {
