@@ -27,6 +27,37 @@ static float as_magnitude(uint32_t bits) {
   return __builtin_bit_cast(float, bits > 0x7f800000u ? nan_magnitude : bits);
 }
 
+/// round_by_addition() of finite numbers, a vector at a time: to nearest even, on a grid that is
+/// not wide.
+class NearestOnGrid {
+ public:
+  explicit NearestOnGrid(const Grid& grid)
+      : most_(bits(2 * grid.max)),
+        max_(bits(grid.max)),
+        above_(bits(grid.above)),
+        least_(grid.least_field << 23),
+        drop_(grid.drop << 23),
+        saturates_(grid.above == grid.max),
+        serves_(grid.subnormal_drop == grid.drop && grid.above == grid.below) {}
+  /// Returns whether the grid has subnormals, and whether numbers beyond the largest become it.
+  bool serves() const { return serves_; }
+  bool saturates() const { return saturates_; }
+
+  template <bool saturates> [[gnu::always_inline]] Vector operator()(Vector x) const {
+    const Bits magnitude = smaller(magnitudes(x), Bits{} + (saturates ? max_ : most_));
+    const Vector power = Vector(larger(magnitude & 0x7f800000, Bits{} + least_) + drop_);
+    Bits value = Bits((Vector(magnitude) + power) - power);
+    if (!saturates) value = value > max_ ? Bits{} + above_ : value;
+    return Vector(value | (Bits(x) & int32_t(0x80000000u)));
+  }
+
+ private:
+  static int32_t bits(float x) { return __builtin_bit_cast(int32_t, x); }
+  static Bits smaller(Bits a, Bits b) { return a < b ? a : b; }
+  int32_t most_, max_, above_, least_, drop_;
+  bool saturates_, serves_;
+};
+
 /// words: one per element, if the rounding is stochastic.
 template <Rounding rounding, bool wide>
 [[gnu::always_inline]] static inline void quantize_piece(const Grid on, const Scale by,
@@ -40,12 +71,34 @@ template <Rounding rounding, bool wide>
                                            rounding == Rounding::stochastic ? words[i] & mask : 0);
 }
 
+/// Quantizes whole vectors of finite numbers to nearest, and returns how many numbers that were.
+template <bool saturates>
+static int64_t nearest_run(const NearestOnGrid& nearest, const Scale& by, const float* x, float* y,
+                           int64_t n) {
+  constexpr int64_t piece = 64 * lanes;
+  const Vector in = Vector{} + by.in, out = Vector{} + by.out, tail = Vector{} + by.tail;
+  int64_t i = 0;
+  while (i + lanes <= n) {
+    const int64_t count = n - i < piece ? (n - i) / lanes * lanes : piece;
+    if (largest_of(x + i, count) >= 0x7f800000u) return i;
+    for (const int64_t end = i + count; i < end; i += lanes)
+      store(y + i, nearest.operator()<saturates>(load(x + i) * in) * out * tail);
+  }
+  return i;
+}
+
 template <Rounding rounding, bool wide>
 static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
                          uint64_t first, const float* x, float* y, int64_t n) {
   const uint32_t mask = numbers.random_mask;
   const bool divides =
       numbers.per == Scaling::Per::block && numbers.kind == ScaleKind::f32 && scale.in != 1;
+  if constexpr (rounding == Rounding::nearest_even && !wide)
+    if (const NearestOnGrid nearest(numbers.grid); nearest.serves() && !divides) {
+      const int64_t done = nearest.saturates() ? nearest_run<true>(nearest, scale, x, y, n)
+                                               : nearest_run<false>(nearest, scale, x, y, n);
+      first += uint64_t(done), x += done, y += done, n -= done;
+    }
   if (rounding != Rounding::stochastic && !divides)
     return quantize_piece<rounding, wide>(numbers.grid, scale, mask, nullptr, x, y, n);
   // A block with a divisor has only finite numbers, and its quotients are finite, so they can
@@ -80,10 +133,54 @@ struct ColumnScales {
   static constexpr int64_t most = 512;
   float in[most + lanes], out[most + lanes], tail[most + lanes];
 };
+/// The scales of blocks side by side, one for each block.
+struct BlockScales {
+  float largest[ColumnScales::most], in[ColumnScales::most], out[ColumnScales::most],
+      tail[ColumnScales::most];
+};
 static void spread(const float* of_blocks, int64_t blocks, int64_t columns, float* to) {
   for (int64_t b = 0; b < blocks; ++b)
     for (int64_t i = 0; i < columns; i += lanes)
       store(to + b * columns + i, Vector{} + of_blocks[b]);
+}
+
+static void spread(const BlockScales& scales, int64_t blocks, int64_t columns, ColumnScales& to) {
+  spread(scales.in, blocks, columns, to.in);
+  spread(scales.out, blocks, columns, to.out);
+  spread(scales.tail, blocks, columns, to.tail);
+}
+
+/// Quantizes a row of whole blocks of whole vectors, whose numbers are finite, to nearest.
+template <ScaleKind kind>
+static void nearest_row(const NearestOnGrid& nearest, const BlockScales& scales, int64_t blocks,
+                        int64_t columns, const float* x, float* y) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Vector in = Vector{} + scales.in[b], out = Vector{} + scales.out[b],
+                 tail = Vector{} + scales.tail[b];
+    for (int64_t i = b * columns; i < (b + 1) * columns; i += lanes) {
+      const Vector given = load(x + i), scaled = kind == ScaleKind::f32 ? given / in : given * in;
+      const Vector y_b = nearest.operator()<true>(scaled) * out;
+      store(y + i, kind == ScaleKind::on_grid ? y_b * tail : y_b);
+    }
+  }
+}
+
+/// Quantizes the blocks of a band to nearest. Returns false, and does nothing, if a number is not
+/// finite, or if a block has no whole vectors.
+static bool nearest_rows(const QuantizeNumbers& numbers, const BlockScales& scales, int64_t blocks,
+                         const BlockBand& band, const float* x, int64_t width, float* y) {
+  const NearestOnGrid nearest(numbers.grid);
+  if (numbers.columns % lanes != 0 || width % numbers.columns != 0 || !nearest.serves() ||
+      !nearest.saturates())
+    return false;
+  for (int64_t b = 0; b < blocks; ++b)
+    if (!is_finite_magnitude(scales.largest[b])) return false;
+  visit_scale_kind(numbers.kind, [&]<ScaleKind kind>() {
+    for (int64_t i = 0; i < band.rows; ++i)
+      nearest_row<kind>(nearest, scales, blocks, numbers.columns, x + i * band.row_step,
+                        y + i * band.row_step);
+  });
+  return true;
 }
 
 /// Quantizes one row of at most ColumnScales::most columns; x may be y.
@@ -122,29 +219,51 @@ static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& sca
   return largest;
 }
 
-/// Computes the scales of the first `width` columns of a band whose blocks have at most
-/// ColumnScales::most. flatten: no function of core may stay un-inlined here (local.h).
-template <ScaleKind kind>
-[[gnu::flatten]] static void fill_scales(const QuantizeNumbers& of, float amax_tensor,
-                                         const BlockBand& band, const float* x, int64_t width,
-                                         ColumnScales& scales) {
-  const QuantizeNumbers numbers = of;  // a copy that the writes cannot change
-  const int64_t columns = numbers.columns, blocks = (width + columns - 1) / columns;
-  const float g = tensor_level_of(numbers, amax_tensor);
-  float largest[ColumnScales::most], in[ColumnScales::most], out[ColumnScales::most],
-      tail[ColumnScales::most];
-  for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t begin = b * columns, count = width - begin < columns ? width - begin : columns;
-    largest[b] = as_magnitude(largest_of_block(band, x + begin, count));
+/// Finds the largest magnitude of each block in the first `width` columns of a band.
+static void fill_largest(const BlockBand& band, int64_t columns, const float* x, int64_t width,
+                         float* largest) {
+  const int64_t whole = columns % lanes == 0 ? width / columns : 0;
+  for (int64_t b = 0; b < whole; ++b) {
+    Bits most{};
+    for (int64_t i = 0; i < band.rows; ++i)
+      for (const float *at = x + i * band.row_step + b * columns, *end = at + columns; at < end;
+           at += lanes)
+        most = larger(most, magnitudes(load(at)));
+    largest[b] =
+        as_magnitude(uint32_t(over_lanes(most, [](Bits p, Bits q) { return larger(p, q); })));
   }
+  for (int64_t begin = whole * columns; begin < width; begin += columns)
+    largest[begin / columns] = as_magnitude(
+        largest_of_block(band, x + begin, width - begin < columns ? width - begin : columns));
+}
+
+/// Computes the scales of `blocks` blocks from their largest magnitudes. flatten: no function of
+/// core may stay un-inlined here (local.h). rule: a constant, so that the loop has no branches.
+template <ScaleKind kind, ScaleRule rule>
+[[gnu::flatten]] static void fill_scales(const QuantizeNumbers& of, float amax_tensor,
+                                         int64_t blocks, BlockScales& scales) {
+  QuantizeNumbers numbers = of;  // a copy that the writes cannot change
+  numbers.rule = rule;
+  const float g = tensor_level_of(numbers, amax_tensor);
 #pragma GCC ivdep
   for (int64_t b = 0; b < blocks; ++b) {
-    const Scale scale = scale_of_block<kind>(numbers, largest[b], g);
-    in[b] = scale.in, out[b] = scale.out, tail[b] = scale.tail;
+    const Scale scale = scale_of_block<kind>(numbers, scales.largest[b], g);
+    scales.in[b] = scale.in, scales.out[b] = scale.out, scales.tail[b] = scale.tail;
   }
-  spread(in, blocks, columns, scales.in);
-  spread(out, blocks, columns, scales.out);
-  spread(tail, blocks, columns, scales.tail);
+}
+template <ScaleKind kind>
+static void fill_scales(const QuantizeNumbers& of, float amax_tensor, int64_t blocks,
+                        BlockScales& scales) {
+  if constexpr (kind == ScaleKind::power_of_two) switch (of.rule) {
+      case ScaleRule::floor: break;
+      case ScaleRule::ceil:
+        return fill_scales<kind, ScaleRule::ceil>(of, amax_tensor, blocks, scales);
+      case ScaleRule::rceil:
+        return fill_scales<kind, ScaleRule::rceil>(of, amax_tensor, blocks, scales);
+      case ScaleRule::even:
+        return fill_scales<kind, ScaleRule::even>(of, amax_tensor, blocks, scales);
+    }
+  fill_scales<kind, ScaleRule::floor>(of, amax_tensor, blocks, scales);
 }
 
 /// Sums of the terms of blocks side by side: block_total() of each.
@@ -201,22 +320,23 @@ template <Rounding rounding, bool wide, class Term>
 template <Rounding measured, bool wide>
 [[gnu::flatten]] static void fill_measured(const QuantizeNumbers& of, float amax_tensor,
                                            RandomKey key, uint64_t first, const BlockBand& band,
-                                           const float* x, int64_t width, ColumnScales& scales) {
+                                           const float* x, int64_t width, BlockScales& found) {
   const QuantizeNumbers n = of;
   const TensorLevel level = level_of(n, amax_tensor);
   const bool divides = n.kind == ScaleKind::f32;
   BandSums sums;
   sums.columns = n.columns, sums.blocks = (width + n.columns - 1) / n.columns;
   const int64_t blocks = sums.blocks;
-  float largest[ColumnScales::most], least[ColumnScales::most], xx[ColumnScales::most];
+  float* const largest = found.largest;
+  float least[ColumnScales::most], xx[ColumnScales::most];
+  ColumnScales scales;
   Scale best[ColumnScales::most], tried[ColumnScales::most];
   uint32_t words[ColumnScales::most];
+  fill_largest(band, n.columns, x, width, largest);
   for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t begin = b * n.columns,
-                  count = width - begin < n.columns ? width - begin : n.columns;
-    largest[b] = as_magnitude(largest_of_block(band, x + begin, count));
-    words[b] =
-        n.scale_rounding == Rounding::stochastic ? scale_word(key, first + uint64_t(begin)) : 0;
+    words[b] = n.scale_rounding == Rounding::stochastic
+                   ? scale_word(key, first + uint64_t(b * n.columns))
+                   : 0;
     best[b] = scale_for_target(n, largest[b], level, 0, words[b]);
   }
   const auto spread_scales = [&](const Scale* from) {
@@ -258,10 +378,8 @@ template <Rounding measured, bool wide>
       if (is_finite_magnitude(largest[b]))
         best[b] = corrected_scale(n, best[b], xx[b], sums.of_rows[0][b], words[b]);
   }
-  float tail[ColumnScales::most];
-  for (int64_t b = 0; b < blocks; ++b) tail[b] = best[b].tail;
-  spread_scales(best);
-  spread(tail, blocks, n.columns, scales.tail);
+  for (int64_t b = 0; b < blocks; ++b)
+    found.in[b] = best[b].in, found.out[b] = best[b].out, found.tail[b] = best[b].tail;
 }
 
 /// Quantizes columns [column, column + width) of a band whose blocks have at most
@@ -270,15 +388,23 @@ template <Rounding rounding, bool wide>
 static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                             const BlockBand& band, int64_t column, int64_t width, const float* x,
                             float* y) {
-  ColumnScales scales;
-  if (numbers.plain)
+  BlockScales of_blocks;
+  const int64_t blocks = (width + numbers.columns - 1) / numbers.columns;
+  if (numbers.plain) {
+    fill_largest(band, numbers.columns, x + column, width, of_blocks.largest);
     visit_scale_kind(numbers.kind, [&]<ScaleKind kind>() {
-      fill_scales<kind>(numbers, amax_tensor, band, x + column, width, scales);
+      fill_scales<kind>(numbers, amax_tensor, blocks, of_blocks);
     });
-  else
-    fill_measured<measured_rounding(rounding),
-                  wide || measured_rounding(rounding) != Rounding::nearest_even>(
-        numbers, amax_tensor, key, band.first + uint64_t(column), band, x + column, width, scales);
+  } else {
+    constexpr Rounding measured = measured_rounding(rounding);
+    fill_measured<measured, wide || measured != Rounding::nearest_even>(
+        numbers, amax_tensor, key, band.first + uint64_t(column), band, x + column, width,
+        of_blocks);
+  }
+  if constexpr (rounding == Rounding::nearest_even && !wide)
+    if (nearest_rows(numbers, of_blocks, blocks, band, x + column, width, y + column)) return;
+  ColumnScales scales;
+  spread(of_blocks, blocks, numbers.columns, scales);
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
     const uint64_t number = band.first + uint64_t(i * band.number_step + column);
