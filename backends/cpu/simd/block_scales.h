@@ -1,0 +1,206 @@
+// The scales of blocks side by side: from their largest magnitudes, or by trying scales on their
+// elements (core/block_scale.h).
+#pragma once
+
+#include <halftone/backends/cpu/simd/nearest_on_grid.h>
+#include <halftone/core/block_scale.h>
+
+namespace halftone::simd::HALFTONE_ISA {
+
+/// The scales of blocks side by side, one for each column, so that the following loops do not stop
+/// at blocks. Whole vectors are written; the last may end after `most`.
+struct ColumnScales {
+  static constexpr int64_t most = 512;
+  float in[most + lanes], out[most + lanes], tail[most + lanes];
+};
+/// The scales of blocks side by side, one for each block.
+struct BlockScales {
+  float largest[ColumnScales::most], in[ColumnScales::most], out[ColumnScales::most],
+      tail[ColumnScales::most];
+};
+static void spread(const float* of_blocks, int64_t blocks, int64_t columns, float* to) {
+  for (int64_t b = 0; b < blocks; ++b)
+    for (int64_t i = 0; i < columns; i += lanes)
+      store(to + b * columns + i, Vector{} + of_blocks[b]);
+}
+
+static void spread(const BlockScales& scales, int64_t blocks, int64_t columns, ColumnScales& to) {
+  spread(scales.in, blocks, columns, to.in);
+  spread(scales.out, blocks, columns, to.out);
+  spread(scales.tail, blocks, columns, to.tail);
+}
+
+[[gnu::always_inline]] static inline uint32_t largest_of_block(const BlockBand& band,
+                                                               const float* x, int64_t width) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < band.rows; ++i) {
+    const uint32_t of_row = largest_of(x + i * band.row_step, width);
+    largest = of_row > largest ? of_row : largest;
+  }
+  return largest;
+}
+
+/// Finds the largest magnitude of each block in the first `width` columns of a band.
+static void fill_largest(const BlockBand& band, int64_t columns, const float* x, int64_t width,
+                         float* largest) {
+  const int64_t whole = columns % lanes == 0 ? width / columns : 0;
+  for (int64_t b = 0; b < whole; ++b) {
+    Bits most{};
+    for (int64_t i = 0; i < band.rows; ++i)
+      for (const float *at = x + i * band.row_step + b * columns, *end = at + columns; at < end;
+           at += lanes)
+        most = larger(most, magnitudes(load(at)));
+    largest[b] =
+        as_magnitude(uint32_t(over_lanes(most, [](Bits p, Bits q) { return larger(p, q); })));
+  }
+  for (int64_t begin = whole * columns; begin < width; begin += columns)
+    largest[begin / columns] = as_magnitude(
+        largest_of_block(band, x + begin, width - begin < columns ? width - begin : columns));
+}
+
+/// Computes the scales of `blocks` blocks from their largest magnitudes. flatten: no function of
+/// core may stay un-inlined here (local.h). rule: a constant, so that the loop has no branches.
+template <ScaleKind kind, ScaleRule rule>
+[[gnu::flatten]] static void fill_scales(const QuantizeNumbers& of, float amax_tensor,
+                                         int64_t blocks, BlockScales& scales) {
+  QuantizeNumbers numbers = of;  // a copy that the writes cannot change
+  numbers.rule = rule;
+  const float g = tensor_level_of(numbers, amax_tensor);
+#pragma GCC ivdep
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Scale scale = scale_of_block<kind>(numbers, scales.largest[b], g);
+    scales.in[b] = scale.in, scales.out[b] = scale.out, scales.tail[b] = scale.tail;
+  }
+}
+template <ScaleKind kind>
+static void fill_scales(const QuantizeNumbers& of, float amax_tensor, int64_t blocks,
+                        BlockScales& scales) {
+  if constexpr (kind == ScaleKind::power_of_two) switch (of.rule) {
+      case ScaleRule::floor: break;
+      case ScaleRule::ceil:
+        return fill_scales<kind, ScaleRule::ceil>(of, amax_tensor, blocks, scales);
+      case ScaleRule::rceil:
+        return fill_scales<kind, ScaleRule::rceil>(of, amax_tensor, blocks, scales);
+      case ScaleRule::even:
+        return fill_scales<kind, ScaleRule::even>(of, amax_tensor, blocks, scales);
+    }
+  fill_scales<kind, ScaleRule::floor>(of, amax_tensor, blocks, scales);
+}
+
+/// Sums of the terms of blocks side by side: block_total() of each.
+struct BandSums {
+  int64_t blocks, columns;
+  float terms[ColumnScales::most + lanes], of_rows[BlockSum::ways][ColumnScales::most];
+
+  void add_row(ScaleError error, int64_t row) {
+    float sums[ColumnScales::most];
+    for (int64_t b = 0; b < blocks; ++b) sums[b] = 0;
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t b = 0; b < blocks; ++b)
+        sums[b] = combined(error, sums[b], terms[b * columns + j]);
+    float* const to = of_rows[row % BlockSum::ways];
+    for (int64_t b = 0; b < blocks; ++b)
+      to[b] = row < BlockSum::ways ? sums[b] : combined(error, to[b], sums[b]);
+  }
+  /// Leaves the totals in of_rows[0]. rows: the number of rows that were added.
+  void finish(ScaleError error, int64_t rows) {
+    for (int64_t half = BlockSum::ways / 2; half > 0; half /= 2)
+      for (int64_t i = 0; i < half && i + half < rows; ++i)
+        for (int64_t b = 0; b < blocks; ++b)
+          of_rows[i][b] = combined(error, of_rows[i][b], of_rows[i + half][b]);
+  }
+};
+
+/// Adds term(x, number of x on the grid, column) over each block of a band to `sums`. in: the
+/// factors (divisors, if `divides`) of the columns.
+template <Rounding rounding, bool wide, class Term>
+[[gnu::always_inline]] static inline void sum_band(const Grid& on, bool divides, ScaleError error,
+                                                   const BlockBand& band, const float* x,
+                                                   int64_t width, const float* in, BandSums& sums,
+                                                   const Term& term) {
+  const Grid grid = on;
+  float scaled[ColumnScales::most];
+  for (int64_t i = width; i < sums.blocks * sums.columns; ++i) sums.terms[i] = 0;
+  for (int64_t row = 0; row < band.rows; ++row) {
+    const float* const of_row = x + row * band.row_step;
+    if (divides)
+      for (int64_t i = 0; i < width; ++i) scaled[i] = of_row[i] / in[i];
+    else
+      for (int64_t i = 0; i < width; ++i) scaled[i] = of_row[i] * in[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; ++i)
+      sums.terms[i] =
+          term(of_row[i], scaled[i],
+               quantize_scaled<rounding, wide>(grid, Scale{}, of_row[i], scaled[i], 0), i);
+    sums.add_row(error, row);
+  }
+  sums.finish(error, band.rows);
+}
+
+/// fill_scales() for scales that depend on elements or random numbers. first: the number of x.
+template <Rounding measured, bool wide>
+[[gnu::flatten]] static void fill_measured(const QuantizeNumbers& of, float amax_tensor,
+                                           RandomKey key, uint64_t first, const BlockBand& band,
+                                           const float* x, int64_t width, BlockScales& found) {
+  const QuantizeNumbers n = of;
+  const TensorLevel level = level_of(n, amax_tensor);
+  const bool divides = n.kind == ScaleKind::f32;
+  BandSums sums;
+  sums.columns = n.columns, sums.blocks = (width + n.columns - 1) / n.columns;
+  const int64_t blocks = sums.blocks;
+  float* const largest = found.largest;
+  float least[ColumnScales::most], xx[ColumnScales::most];
+  ColumnScales scales;
+  Scale best[ColumnScales::most], tried[ColumnScales::most];
+  uint32_t words[ColumnScales::most];
+  fill_largest(band, n.columns, x, width, largest);
+  for (int64_t b = 0; b < blocks; ++b) {
+    words[b] = n.scale_rounding == Rounding::stochastic
+                   ? scale_word(key, first + uint64_t(b * n.columns))
+                   : 0;
+    best[b] = scale_for_target(n, largest[b], level, 0, words[b]);
+  }
+  const auto spread_scales = [&](const Scale* from) {
+    float in[ColumnScales::most], out[ColumnScales::most];
+    for (int64_t b = 0; b < blocks; ++b) in[b] = from[b].in, out[b] = from[b].out;
+    spread(in, blocks, n.columns, scales.in);
+    spread(out, blocks, n.columns, scales.out);
+  };
+  for (int32_t k = 0; k < n.target_count && n.target_count > 1; ++k) {
+    for (int64_t b = 0; b < blocks; ++b)
+      tried[b] = scale_for_target(n, largest[b], level, k, words[b]);
+    spread_scales(tried);
+    const auto try_with = [&]<ScaleError error>() {
+      sum_band<measured, wide>(
+          n.grid, divides, error, band, x, width, scales.in, sums,
+          [&](float value, float, float number, int64_t i) {
+            return error_term(error, Scale{1, scales.out[i], 1}, level, number, value);
+          });
+    };
+    if (n.error == ScaleError::mse) try_with.template operator()<ScaleError::mse>();
+    else if (n.error == ScaleError::mae) try_with.template operator()<ScaleError::mae>();
+    else try_with.template operator()<ScaleError::max>();
+    for (int64_t b = 0; b < blocks; ++b) {
+      const bool takes = k == 0 || sums.of_rows[0][b] < least[b];
+      least[b] = takes ? sums.of_rows[0][b] : least[b];
+      if (takes) best[b] = tried[b];
+    }
+  }
+  if (n.corrected) {
+    spread_scales(best);
+    const auto sum = [&](const auto& term) {
+      sum_band<measured, wide>(n.grid, divides, ScaleError::mse, band, x, width, scales.in, sums,
+                               term);
+    };
+    sum([](float, float scaled, float, int64_t) { return scaled * scaled; });
+    for (int64_t b = 0; b < blocks; ++b) xx[b] = sums.of_rows[0][b];
+    sum([](float, float scaled, float number, int64_t) { return scaled * number; });
+    for (int64_t b = 0; b < blocks; ++b)
+      if (is_finite_magnitude(largest[b]))
+        best[b] = corrected_scale(n, best[b], xx[b], sums.of_rows[0][b], words[b]);
+  }
+  for (int64_t b = 0; b < blocks; ++b)
+    found.in[b] = best[b].in, found.out[b] = best[b].out, found.tail[b] = best[b].tail;
+}
+
+}  // namespace halftone::simd::HALFTONE_ISA
