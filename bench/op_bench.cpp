@@ -66,12 +66,15 @@ std::vector<Entry> elementwise_entries() {
 std::vector<Entry> quantize_entries() {
   const Shape big{4096, 1024};
   std::vector<Entry> entries{{"neg", {big}, [](const Tensors& x) { return ht::neg(x[0]); }}};
-  for (const char* name : {"e4m3", "e2m1", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"})
+  for (const std::string_view name :
+       {"e4m3", "e2m1", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block", "four_over_six"})
     for (const ht::Rounding rounding : {ht::Rounding::nearest_even, ht::Rounding::stochastic}) {
-      ht::Quantizer quantizer = *ht::quantizer_named(name);
+      const bool chooses = name == "four_over_six";
+      ht::Quantizer quantizer = *ht::quantizer_named(chooses ? "nvfp4" : name);
+      if (chooses) quantizer.scaling.targets = {6, 4};
       quantizer.rounding = rounding;
       const bool random = rounding == ht::Rounding::stochastic;
-      entries.push_back({std::string("quantize_") + name + (random ? "_stochastic" : ""),
+      entries.push_back({"quantize_" + std::string(name) + (random ? "_stochastic" : ""),
                          {big},
                          [quantizer](const Tensors& x) { return ht::quantize(x[0], quantizer); },
                          0,
