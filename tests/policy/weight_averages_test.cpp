@@ -34,7 +34,7 @@ TEST_CASE("the average follows the weight, once per step") {
       run.training.forward([&](const Tensor& in) { return run.model(in); }, numbers({5, 6}, 31));
     }
     run.step(i);
-    const Tensor average = state_of(run).at("average.0/linear.0.weight");
+    const Tensor average = state_of(run).at("average.0/linear.0.weight1");
     REQUIRE(average.shape() == weight.shape());
     for (std::size_t k = 0; k < wanted.size(); ++k)
       CHECK(average.data<float>()[k] == doctest::Approx(wanted[k]).epsilon(1e-6));
@@ -43,9 +43,9 @@ TEST_CASE("the average follows the weight, once per step") {
 }
 
 TEST_CASE("a layer multiplies the weight that its average chooses") {
-  Steps run(averaged, {4, 3});
+  Steps run(averaged, {6, 3});
   run.step(0), run.step(1), run.step(2);
-  const Tensor x = numbers({5, 4}, 9);
+  const Tensor x = numbers({5, 6}, 9);
   const NoGrad no_grad;
   const Tensor y = run.training.forward([&](const Tensor& in) { return run.model(in); }, x);
   Quantizer quantizer = *quantizer_named("mxfp4");
@@ -53,7 +53,7 @@ TEST_CASE("a layer multiplies the weight that its average chooses") {
   quantizer.average = share;
   const Tensor weight = run.model.parameters()[0];
   const Tensor chosen = quantized(
-      weight, {.quantizer = quantizer, .average = state_of(run).at("average.0/linear.0.weight")});
+      weight, {.quantizer = quantizer, .average = state_of(run).at("average.0/linear.0.weight1")});
   CHECK(floats(y) == floats(linear(x, chosen, run.model.parameters()[1])));
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("a damaged average is refused") {
   Steps run(averaged);
   run.step(0);
   NamedTensors state = state_of(run);
-  state["average.0/linear.0.weight"] = ones({8, 6}, i64);
+  state["average.0/linear.0.weight1"] = ones({8, 6}, i64);
   CHECK_THROWS_AS(run.training.region().session->load_state_dict(state), UsageError);
 }
 
