@@ -1,4 +1,4 @@
-// The options of a Trainer. docs/training.md compares each option with PyTorch Lightning's.
+// The options of a Trainer. docs/trainer_options.md compares each option with PyTorch Lightning's.
 #pragma once
 
 #include <chrono>
