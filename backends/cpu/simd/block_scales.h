@@ -21,7 +21,7 @@ struct BlockScales {
 static void spread(const float* of_blocks, int64_t blocks, int64_t columns, float* to) {
   for (int64_t b = 0; b < blocks; ++b)
     for (int64_t i = 0; i < columns; i += lanes)
-      store(to + b * columns + i, Vector{} + of_blocks[b]);
+      store(to + b * columns + i, of_blocks[b] - Vector{});
 }
 
 static void spread(const BlockScales& scales, int64_t blocks, int64_t columns, ColumnScales& to) {
@@ -40,20 +40,33 @@ static void spread(const BlockScales& scales, int64_t blocks, int64_t columns, C
   return largest;
 }
 
+/// Returns the largest magnitude of a block of `vectors` vectors in each row.
+template <int vectors>
+[[gnu::always_inline]] static inline int32_t largest_of_vectors(const BlockBand& band,
+                                                                const float* x) {
+  Bits most{};
+  for (int64_t i = 0; i < band.rows; ++i)
+    for (int k = 0; k < vectors; ++k)
+      most = larger(most, magnitudes(load(x + i * band.row_step + k * lanes)));
+  return over_lanes(most, [](Bits a, Bits b) { return larger(a, b); });
+}
+
 /// Finds the largest magnitude of each block in the first `width` columns of a band.
 static void fill_largest(const BlockBand& band, int64_t columns, const float* x, int64_t width,
                          float* largest) {
-  const int64_t whole = columns % lanes == 0 ? width / columns : 0;
-  for (int64_t b = 0; b < whole; ++b) {
-    Bits most{};
-    for (int64_t i = 0; i < band.rows; ++i)
-      for (const float *at = x + i * band.row_step + b * columns, *end = at + columns; at < end;
-           at += lanes)
-        most = larger(most, magnitudes(load(at)));
-    largest[b] =
-        as_magnitude(uint32_t(over_lanes(most, [](Bits p, Bits q) { return larger(p, q); })));
-  }
-  for (int64_t begin = whole * columns; begin < width; begin += columns)
+  const int64_t whole = width / columns;
+  const auto fill = [&]<int vectors>() {
+    int32_t bits[ColumnScales::most];
+    for (int64_t b = 0; b < whole; ++b)
+      bits[b] = largest_of_vectors<vectors>(band, x + b * columns);
+    for (int64_t b = 0; b < whole; ++b) largest[b] = as_magnitude(uint32_t(bits[b]));
+    return whole * columns;
+  };
+  int64_t begin = 0;
+  if (columns == lanes) begin = fill.template operator()<1>();
+  else if (columns == 2 * lanes) begin = fill.template operator()<2>();
+  else if (columns == 4 * lanes) begin = fill.template operator()<4>();
+  for (; begin < width; begin += columns)
     largest[begin / columns] = as_magnitude(
         largest_of_block(band, x + begin, width - begin < columns ? width - begin : columns));
 }

@@ -12,8 +12,13 @@ using Bits [[gnu::vector_size(vector_bytes)]] = int32_t;
 [[gnu::always_inline]] static inline Bits magnitudes(Vector x) { return Bits(x) & 0x7fffffff; }
 
 [[gnu::always_inline]] static inline uint32_t largest_of(const float* x, int64_t n) {
-  Bits most{};  // every instruction set has signed comparisons
+  Bits most{}, second{};  // every instruction set has signed comparisons
   int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    most = larger(most, magnitudes(load(x + i)));
+    second = larger(second, magnitudes(load(x + i + lanes)));
+  }
+  most = larger(most, second);
   for (; i + lanes <= n; i += lanes) most = larger(most, magnitudes(load(x + i)));
   if (i < n) {
     Vector rest{};

@@ -25,7 +25,7 @@ template <bool saturates>
 static int64_t nearest_run(const NearestOnGrid& nearest, const Scale& by, const float* x, float* y,
                            int64_t n) {
   constexpr int64_t piece = 64 * lanes;
-  const Vector in = Vector{} + by.in, out = Vector{} + by.out, tail = Vector{} + by.tail;
+  const Vector in = by.in - Vector{}, out = by.out - Vector{}, tail = by.tail - Vector{};
   int64_t i = 0;
   while (i + lanes <= n) {
     const int64_t count = n - i < piece ? (n - i) / lanes * lanes : piece;
@@ -81,8 +81,8 @@ template <ScaleKind kind>
 static void nearest_row(const NearestOnGrid& nearest, const BlockScales& scales, int64_t blocks,
                         int64_t columns, const float* x, float* y) {
   for (int64_t b = 0; b < blocks; ++b) {
-    const Vector in = Vector{} + scales.in[b], out = Vector{} + scales.out[b],
-                 tail = Vector{} + scales.tail[b];
+    const Vector in = scales.in[b] - Vector{}, out = scales.out[b] - Vector{},
+                 tail = scales.tail[b] - Vector{};
     for (int64_t i = b * columns; i < (b + 1) * columns; i += lanes) {
       const Vector given = load(x + i), scaled = kind == ScaleKind::f32 ? given / in : given * in;
       const Vector y_b = nearest.operator()<true>(scaled) * out;
