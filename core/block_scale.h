@@ -26,41 +26,57 @@ HT_HD uint32_t scale_word(RandomKey key, uint64_t first) {
                        key.offset + first / 4)[std::size_t(first % 4)];
 }
 
+/// Calls function.operator()<rounding>() for a rounding of scales.
+template <class Function>
+HT_HD constexpr decltype(auto) visit_scale_rounding(Rounding rounding, Function&& function) {
+  if (rounding == Rounding::up) return function.template operator()<Rounding::up>();
+  if (rounding == Rounding::stochastic) return function.template operator()<Rounding::stochastic>();
+  return function.template operator()<Rounding::nearest_even>();
+}
+
 namespace detail {
-HT_HD constexpr float short_scale(const QuantizeNumbers& n, Rounding rounding, float wanted,
-                                  uint32_t random) {
-  const float bounded = wanted > n.scale_max ? n.scale_max : wanted;
-  if (rounding == Rounding::up) return round_on<Rounding::up, true>(n.scale_grid, bounded, 0);
-  if (rounding == Rounding::stochastic)
-    return round_on<Rounding::stochastic, true>(n.scale_grid, bounded, random);
-  return round_on<Rounding::nearest_even, true>(n.scale_grid, bounded, 0);
+template <Rounding rounding>
+HT_HD constexpr float short_scale(const QuantizeNumbers& n, float wanted, uint32_t random) {
+  return round_on<rounding, true>(n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted,
+                                  random);
 }
 }  // namespace detail
 
 /// Returns the scale of a block that puts its largest magnitude at a target. target: its number;
-/// without targets 0, for the grid's largest.
+/// without targets 0, for the grid's largest. It selects numbers instead of branching.
+template <ScaleKind kind, Rounding rounding>
 HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
                                        const TensorLevel& level, int32_t target, uint32_t random) {
   constexpr float largest = std::numeric_limits<float>::max();
   const float at = n.target_count > 0 ? n.targets[target] : n.max;
-  if (!is_finite_magnitude(amax)) return {};
-  if (n.kind == ScaleKind::power_of_two) {
+  const bool finite = is_finite_magnitude(amax);
+  const auto where = [](bool usable, float a) { return detail::choose(usable, a, 1.0f); };
+  if constexpr (kind == ScaleKind::power_of_two) {
     QuantizeNumbers moved = n;
     moved.max = at, moved.max_exponent = int32_t(magnitude_bits(at) >> 23) - 127;
     const int32_t e = scale_exponent(moved, amax);
-    return {power_of_two(-e), power_of_two(e), 1};
+    return {where(finite, power_of_two(-e)), where(finite, power_of_two(e)), 1};
+  } else if constexpr (kind == ScaleKind::f32) {
+    const float d = where(finite && amax / at != 0, amax / at);
+    return {d, d, 1};
+  } else {
+    const float inverse_g = 1 / level.g;
+    const float wanted = n.target_count > 0 ? amax / n.base * level.g * (n.base / at)
+                                            : amax * (level.g * n.inverse_max);
+    const float b = detail::short_scale<rounding>(n, wanted, random);
+    const float u = 1 / (b * inverse_g);
+    return {where(finite, u > largest ? largest : u), where(finite, b), where(finite, inverse_g)};
   }
-  if (n.kind == ScaleKind::f32) {
-    const float d = amax / at;
-    return d != 0 ? Scale{d, d, 1} : Scale{};
-  }
-  const float inverse_g = 1 / level.g;
-  const float wanted = n.target_count > 0 ? amax / n.base * level.g * (n.base / at)
-                                          : amax * (level.g * n.inverse_max);
-  const float b = detail::short_scale(n, n.corrected ? Rounding::nearest_even : n.scale_rounding,
-                                      wanted, random);
-  const float u = 1 / (b * inverse_g);
-  return {u > largest ? largest : u, b, inverse_g};
+}
+/// The same for a kind and a rounding that are known at run time.
+HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
+                                       const TensorLevel& level, int32_t target, uint32_t random) {
+  return visit_scale_kind(n.kind, [&]<ScaleKind kind>() {
+    return visit_scale_rounding(
+        n.corrected ? Rounding::nearest_even : n.scale_rounding, [&]<Rounding rounding>() {
+          return scale_for_target<kind, rounding>(n, amax, level, target, random);
+        });
+  });
 }
 
 /// Returns the rounding of elements that errors and corrections see.
@@ -85,7 +101,10 @@ HT_HD constexpr Scale corrected_scale(const QuantizeNumbers& n, const Scale& sca
                                       float xq, uint32_t random) {
   const float quotient = xx / xq;
   const float by = is_finite_magnitude(quotient) ? quotient : 1;
-  return {scale.in, detail::short_scale(n, n.scale_rounding, scale.out * by, random), scale.tail};
+  const float out = visit_scale_rounding(n.scale_rounding, [&]<Rounding rounding>() {
+    return detail::short_scale<rounding>(n, scale.out * by, random);
+  });
+  return {scale.in, out, scale.tail};
 }
 
 /// Sums in the order above.

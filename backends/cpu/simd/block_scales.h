@@ -107,10 +107,21 @@ struct BandSums {
 
   void add_row(ScaleError error, int64_t row) {
     float sums[ColumnScales::most];
-    for (int64_t b = 0; b < blocks; ++b) sums[b] = 0;
-    for (int64_t j = 0; j < columns; ++j)
-      for (int64_t b = 0; b < blocks; ++b)
+    int64_t first = 0;  // a vector has the sums of neighboring blocks
+    for (; error != ScaleError::max && first + lanes <= blocks; first += lanes) {
+      Vector sum{};
+      for (int64_t j = 0; j < columns; ++j) {
+        Vector of_blocks;
+        for (int k = 0; k < lanes; ++k) of_blocks[k] = terms[(first + k) * columns + j];
+        sum += of_blocks;
+      }
+      store(sums + first, sum);
+    }
+    for (int64_t b = first; b < blocks; ++b) {
+      sums[b] = 0;
+      for (int64_t j = 0; j < columns; ++j)
         sums[b] = combined(error, sums[b], terms[b * columns + j]);
+    }
     float* const to = of_rows[row % BlockSum::ways];
     for (int64_t b = 0; b < blocks; ++b)
       to[b] = row < BlockSum::ways ? sums[b] : combined(error, to[b], sums[b]);
@@ -150,6 +161,25 @@ template <Rounding rounding, bool wide, class Term>
   sums.finish(error, band.rows);
 }
 
+/// scale_for_target() for blocks side by side.
+[[gnu::flatten]] static void fill_targets(const QuantizeNumbers& of, const TensorLevel& level,
+                                          int32_t target, int64_t blocks, const float* largest,
+                                          const uint32_t* words, BlockScales& scales) {
+  const QuantizeNumbers n = of;  // a copy that the writes cannot change
+  visit_scale_kind(n.kind, [&]<ScaleKind kind>() {
+    visit_scale_rounding(
+        n.corrected ? Rounding::nearest_even : n.scale_rounding, [&]<Rounding rounding>() {
+#pragma GCC ivdep
+          for (int64_t b = 0; b < blocks; ++b) {
+            const Scale scale =
+                scale_for_target<kind, rounding>(n, largest[b], level, target, words[b]);
+            scales.in[b] = scale.in, scales.out[b] = scale.out;
+            scales.tail[b] = scale.tail;
+          }
+        });
+  });
+}
+
 /// fill_scales() for scales that depend on elements or random numbers. first: the number of x.
 template <Rounding measured, bool wide>
 [[gnu::flatten]] static void fill_measured(const QuantizeNumbers& of, float amax_tensor,
@@ -164,25 +194,18 @@ template <Rounding measured, bool wide>
   float* const largest = found.largest;
   float least[ColumnScales::most], xx[ColumnScales::most];
   ColumnScales scales;
-  Scale best[ColumnScales::most], tried[ColumnScales::most];
+  BlockScales tried;
   uint32_t words[ColumnScales::most];
   fill_largest(band, n.columns, x, width, largest);
-  for (int64_t b = 0; b < blocks; ++b) {
+  for (int64_t b = 0; b < blocks; ++b)
     words[b] = n.scale_rounding == Rounding::stochastic
                    ? scale_word(key, first + uint64_t(b * n.columns))
                    : 0;
-    best[b] = scale_for_target(n, largest[b], level, 0, words[b]);
-  }
-  const auto spread_scales = [&](const Scale* from) {
-    float in[ColumnScales::most], out[ColumnScales::most];
-    for (int64_t b = 0; b < blocks; ++b) in[b] = from[b].in, out[b] = from[b].out;
-    spread(in, blocks, n.columns, scales.in);
-    spread(out, blocks, n.columns, scales.out);
-  };
+  fill_targets(n, level, 0, blocks, largest, words, found);
   for (int32_t k = 0; k < n.target_count && n.target_count > 1; ++k) {
-    for (int64_t b = 0; b < blocks; ++b)
-      tried[b] = scale_for_target(n, largest[b], level, k, words[b]);
-    spread_scales(tried);
+    fill_targets(n, level, k, blocks, largest, words, tried);
+    spread(tried.in, blocks, n.columns, scales.in);
+    spread(tried.out, blocks, n.columns, scales.out);
     const auto try_with = [&]<ScaleError error>() {
       sum_band<measured, wide>(
           n.grid, divides, error, band, x, width, scales.in, sums,
@@ -196,11 +219,12 @@ template <Rounding measured, bool wide>
     for (int64_t b = 0; b < blocks; ++b) {
       const bool takes = k == 0 || sums.of_rows[0][b] < least[b];
       least[b] = takes ? sums.of_rows[0][b] : least[b];
-      if (takes) best[b] = tried[b];
+      found.in[b] = takes ? tried.in[b] : found.in[b];
+      found.out[b] = takes ? tried.out[b] : found.out[b];
     }
   }
   if (n.corrected) {
-    spread_scales(best);
+    spread(found.in, blocks, n.columns, scales.in);
     const auto sum = [&](const auto& term) {
       sum_band<measured, wide>(n.grid, divides, ScaleError::mse, band, x, width, scales.in, sums,
                                term);
@@ -209,11 +233,11 @@ template <Rounding measured, bool wide>
     for (int64_t b = 0; b < blocks; ++b) xx[b] = sums.of_rows[0][b];
     sum([](float, float scaled, float number, int64_t) { return scaled * number; });
     for (int64_t b = 0; b < blocks; ++b)
-      if (is_finite_magnitude(largest[b]))
-        best[b] = corrected_scale(n, best[b], xx[b], sums.of_rows[0][b], words[b]);
+      if (is_finite_magnitude(largest[b])) {
+        const Scale scale{found.in[b], found.out[b], found.tail[b]};
+        found.out[b] = corrected_scale(n, scale, xx[b], sums.of_rows[0][b], words[b]).out;
+      }
   }
-  for (int64_t b = 0; b < blocks; ++b)
-    found.in[b] = best[b].in, found.out[b] = best[b].out, found.tail[b] = best[b].tail;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA
