@@ -23,8 +23,21 @@ bool any_order(const Quantizer& quantizer) {
          !quantizer.draws() && !quantizer.on_host() && quantizer.average == 0;
 }
 
-Tensor largest_magnitude_of(const Tensor& x) {
+/// Returns the largest magnitude of each row. x: row-major.
+Tensor largest_of_rows(const Tensor& x) {
+  Tensor magnitudes = empty({x.numel() / x.size(-1), x.size(-1)}, f32, x.device());
+  Tensor largest = empty({magnitudes.size(0), 1}, f32, x.device());
+  Backend& backend = backend_for(x);
+  backend.copy(views::reshaped(x, magnitudes.shape()), magnitudes);
+  backend.unary(call_of<UnaryFormulas>(formula::Abs{}), magnitudes, magnitudes);
+  backend.reduce(Reduction::max, magnitudes, largest);
+  return largest;
+}
+
+/// Returns QuantizeCall::amax for x.
+Tensor amax_of(const Quantizer& quantizer, const Tensor& x) {
   const MemoryScope scope(MemoryUse::workspace);
+  if (quantizer.scaling.row_level) return largest_of_rows(x);
   Tensor amax = zeros({}, f32, x.device());
   backend_for(x).largest_magnitude(x, amax);
   return amax;
@@ -61,7 +74,7 @@ void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
     clip_values({clipped.data<float>(), count},
                 clip_bound(quantizer.clip, {x.data<float>(), count}));
   QuantizeCall own{.quantizer = quantizer, .key = call.key, .unclipped = x};
-  if (quantizer.needs_amax()) own.amax = largest_magnitude_of(clipped);
+  if (quantizer.needs_amax()) own.amax = amax_of(quantizer, clipped);
   if (quantizer.own)
     round_blocks(*quantizer.own, {clipped.data<float>(), count}, x.size(-1), call.key,
                  {y.data<float>(), count});
@@ -89,7 +102,7 @@ void run_by_average(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   Quantizer quantizer = call.quantizer;
   quantizer.average = 0;
   QuantizeCall whole{.quantizer = quantizer, .amax = call.amax, .scale = call.scale};
-  if (quantizer.needs_amax() && !whole.amax.defined()) whole.amax = largest_magnitude_of(x);
+  if (quantizer.needs_amax() && !whole.amax.defined()) whole.amax = amax_of(quantizer, x);
   quantizer.rounding = Rounding::down, run(x, whole, down);
   quantizer.rounding = Rounding::up, run(x, whole, up);
   // The average is beyond the middle if twice the average is beyond the sum of the neighbors.
@@ -124,7 +137,7 @@ void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (rotates) backend.rotate(from, rotation, to);
   const Tensor& x = rotates ? to : from;
   QuantizeCall whole = call;
-  if (quantizer.needs_amax() && !call.amax.defined()) whole.amax = largest_magnitude_of(x);
+  if (quantizer.needs_amax() && !call.amax.defined()) whole.amax = amax_of(quantizer, x);
   if (call.survey.defined()) {
     Tensor y = empty_like(to), row = call.survey;  // x may be the tensor that receives the result
     backend.quantize(x, whole, y);

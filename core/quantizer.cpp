@@ -70,6 +70,12 @@ void check_block_scaling(std::string_view op, const Scaling& scaling) {
                        ". Only short ones, such as e4m3, need that.");
   };
   only_short(scaling.tensor_level, "under a scale of the tensor");
+  only_short(scaling.row_level, "under a scale of the row");
+  if (scaling.row_level && (scaling.tensor_level || scaling.rows != 1))
+    fail<UsageError>(op, "scales of blocks are under a scale of the row, and ",
+                     scaling.tensor_level
+                         ? "under a scale of the tensor as well. Leave one out."
+                         : "blocks have more than one row. Use blocks of one row.");
   only_short(scaling.scale_rounding != Rounding::nearest_even, "with a rounding of their own");
   only_short(scaling.corrected, "and corrected");
   if (scaling.scale_rounding != Rounding::nearest_even && scaling.scale_rounding != Rounding::up &&
@@ -80,8 +86,9 @@ void check_block_scaling(std::string_view op, const Scaling& scaling) {
       !(scaling.scale_max > 0 && scaling.scale_max <= scaling.scale_format.max))
     fail<UsageError>(op, "the largest scale of a block is put at ", scaling.scale_max,
                      ". It must be positive and at most ", scaling.scale_format.max, '.');
-  if (scaling.scale_max != 0 && !scaling.tensor_level)
-    fail<UsageError>(op, "a place for the largest scale of a block needs a scale of the tensor.");
+  if (scaling.scale_max != 0 && !scaling.tensor_level && !scaling.row_level)
+    fail<UsageError>(
+        op, "a place for the largest scale of a block needs a scale of the tensor or row.");
   if (!scaling.is_plain() && int64_t(scaling.rows) * scaling.columns > largest_measured_block)
     fail<UsageError>(op, "scales that depend on elements or random numbers are of blocks of ",
                      scaling.rows, " x ", scaling.columns, " numbers. They can have up to ",
@@ -211,6 +218,7 @@ std::string described(const Quantizer& quantizer) {
     if (scaling.scale_rounding == Rounding::stochastic) text << " rounded stochastically";
     if (scaling.corrected) text << " and corrected";
     if (scaling.tensor_level) text << " under one of the tensor";
+    if (scaling.row_level) text << " under one of the row";
     if (scaling.scale_max != 0) text << " (up to " << scaling.scale_max << ")";
     for (int32_t i = 0; i < scaling.target_count(); ++i)
       text << (i == 0 ? ", largest at " : " or ") << scaling.targets[std::size_t(i)];
@@ -299,7 +307,7 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   n.wide = n.grid.is_wide();
   n.per = scaling.per;
   n.from_history = scaling.from_history, n.power_of_two = scaling.power_of_two;
-  n.tensor_level = scaling.tensor_level;
+  n.tensor_level = scaling.tensor_level || scaling.row_level, n.row_level = scaling.row_level;
   n.kind = kind_of(scaling.scale_format), n.rule = scaling.rule;
   n.max = quantizer.grid.max, n.inverse_max = 1 / n.max, n.scale_max = scaling.scale_format.max;
   n.least = scaling.least, n.margin = std::ldexp(1.0f, -scaling.margin);

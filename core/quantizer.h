@@ -67,8 +67,9 @@ struct Scaling {
       formats::e8m0;  // with one significand bit: powers of two; f32; or a short format
   ScaleRule rule = ScaleRule::floor;
   bool tensor_level = false;  // adds an f32 scale of the whole tensor above short block scales
-  /// the tensor's scale puts the largest scale of a block at this number; 0: at the format's
-  /// largest
+  bool row_level = false;     // adds one for each row instead, above blocks of one row
+  /// the scale of the tensor or row puts the largest scale of a block at this number; 0: at the
+  /// format's largest
   float scale_max = 0;
   /// A block's scale puts its largest magnitude at the first of these numbers; 0 ends them. None:
   /// at the grid's largest. The block takes the one of several with the least `error`, the first of
@@ -153,7 +154,7 @@ struct Quantizer {
   /// Returns whether the kernel needs the largest magnitude of x first.
   bool needs_amax() const {
     return (scaling.per == Scaling::Per::tensor && !scaling.from_history) ||
-           (scaling.per == Scaling::Per::block && scaling.tensor_level);
+           (scaling.per == Scaling::Per::block && (scaling.tensor_level || scaling.row_level));
   }
   bool operator==(const Quantizer&) const = default;
 };
@@ -170,7 +171,8 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer);
 /// Arguments of one call of the kernel. Scalars are f32 on the device, so the host never waits.
 struct QuantizeCall {
   const Quantizer& quantizer;
-  Tensor amax{};   // the largest magnitude of x, if quantizer.needs_amax()
+  /// the largest magnitude of x, if quantizer.needs_amax(); with row_level, that of each row
+  Tensor amax{};
   Tensor scale{};  // s, if scaling is from history
   /// of quantizer.average: f32, of x's shape and device; undefined: x itself
   Tensor average{};
@@ -205,7 +207,8 @@ struct QuantizeNumbers {
   bool wide = false;
   // scales
   Scaling::Per per = Scaling::Per::none;
-  bool from_history = false, power_of_two = false, tensor_level = false;
+  bool from_history = false, power_of_two = false;
+  bool tensor_level = false, row_level = false;  // tensor_level: either of the two
   ScaleKind kind = ScaleKind::power_of_two;
   ScaleRule rule = ScaleRule::floor;
   float max = 0, inverse_max = 0, scale_max = 0, least = 0, margin = 1;
@@ -264,7 +267,12 @@ HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
   return exponent > 127 ? 127 : exponent;
 }
 
-/// Returns the scale above the blocks of a tensor, g.
+/// Returns the largest magnitude of a tensor or row, above the blocks that begin in a row. amax: as
+/// in QuantizeCall; null: 0.
+HT_HD constexpr float amax_above(const QuantizeNumbers& n, const float* amax, int64_t row) {
+  return amax ? amax[n.row_level ? row : 0] : 0;
+}
+/// Returns the scale above the blocks of a tensor or row, g.
 HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tensor) {
   constexpr float largest = std::numeric_limits<float>::max();
   if (!n.tensor_level || !is_finite_magnitude(amax_tensor) || amax_tensor == 0) return 1;

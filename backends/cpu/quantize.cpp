@@ -31,8 +31,9 @@ void quantize_elements(const QuantizeNumbers& n, const Scale& scale, RandomKey k
 void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x,
                    simd::BlockBand band, float* buffer, const Tensor& y) {
   const simd::Kernels& k = simd_kernels();
-  const float amax_tensor = scalar_or(call.amax, 0);
   const auto first = int64_t(band.first);
+  const float amax_tensor =
+      amax_above(n, call.amax.defined() ? call.amax.data<float>() : nullptr, first / x.size(-1));
   if (!buffer)
     return k.quantize_blocks(n, amax_tensor, call.key, band, x.data<float>() + first,
                              y.data<float>() + first);

@@ -77,7 +77,6 @@ __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArgument
                                 const T* x, T* y, int64_t rows, int64_t columns, int64_t across,
                                 int64_t blocks) {
   if (given.skips()) return;
-  const float amax_tensor = given.amax ? *given.amax : 0.0f;
   const bool random = n.rounding == Rounding::stochastic;
   const RandomKey key = given.own_key();
   const int64_t lane = threadIdx.x % warp_lanes;
@@ -92,7 +91,7 @@ __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArgument
       largest = LargerBits{}(largest, magnitude_bits(widen(x[at])));
     }
     largest = magnitude_of_bits(warp_reduce(largest, LargerBits{}));
-    const float amax = std::bit_cast<float>(largest);
+    const float amax = std::bit_cast<float>(largest), amax_tensor = amax_above(n, given.amax, row);
     Scale scale;
     if constexpr (plain) scale = scale_of_block(n, amax, amax_tensor);
     else

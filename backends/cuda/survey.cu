@@ -58,7 +58,6 @@ __device__ void count_elements(const SurveyArguments& of, unsigned* histogram, S
 /// Counts the quantizer's blocks, one warp per block.
 __device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, SurveySums& sums) {
   const QuantizeNumbers& n = of.quantizer;
-  const float amax_tensor = of.amax ? *of.amax : 0.0f;
   const RandomKey key = key_in_replay(of.key, of.key_stride, of.shift);
   const int64_t across = (of.columns + n.columns - 1) / n.columns;
   const int64_t blocks = (of.rows + n.rows - 1) / n.rows * across;
@@ -75,7 +74,7 @@ __device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, Sur
     for (int64_t i = lane; i < width * height; i += warp_lanes)
       largest = LargerBits{}(largest, magnitude_bits(load_as<float>(of.x, place(i))));
     largest = warp_reduce(largest > 0x7f800000u ? nan_magnitude : largest, LargerBits{});
-    const float amax = std::bit_cast<float>(largest);
+    const float amax = std::bit_cast<float>(largest), amax_tensor = amax_above(n, of.amax, row);
     const Scale scale =
         n.plain
             ? scale_of_block(n, amax, amax_tensor)

@@ -7,6 +7,8 @@
 
 namespace halftone::reference {
 
+inline const float* floats_of(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
+
 /// Returns the scale of the block of `height` rows of `width` elements of x from `first` on. x:
 /// row-major; amax: the block's largest magnitude.
 inline Scale scale_by_elements(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x,
@@ -14,8 +16,8 @@ inline Scale scale_by_elements(const QuantizeNumbers& n, const QuantizeCall& cal
   Workspace<float> values(height * width);
   for (int64_t i = 0; i < height; ++i)
     load(x, first + i * x.size(-1), width, values.data() + i * width);
-  const float amax_tensor = call.amax.defined() ? *call.amax.data<float>() : 0;
-  return block_scale(n, amax, level_of(n, amax_tensor), scale_word(call.key, uint64_t(first)),
+  const TensorLevel level = level_of(n, amax_above(n, floats_of(call.amax), first / x.size(-1)));
+  return block_scale(n, amax, level, scale_word(call.key, uint64_t(first)),
                      [&](ScaleError error, const auto& term) {
                        return block_total(error, height, width, [&](int64_t i, int64_t j) {
                          return term(values[i * width + j]);

@@ -70,14 +70,14 @@ float as_magnitude(uint32_t bits) {
 void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x, int64_t row,
                    int64_t height, const Tensor& y) {
   const int64_t columns = x.size(-1);
-  const float amax_tensor = scalar_or(call.amax, 0);
+  const float amax_above_blocks = amax_above(n, floats_of(call.amax), row);
   Words words(call);
   for (int64_t column = 0; column < columns; column += n.columns) {
     const int64_t width = std::min<int64_t>(n.columns, columns - column);
     uint32_t largest = 0;
     for (int64_t r = row; r < row + height; ++r)
       largest = std::max(largest, largest_of(x, r * columns + column, 1, width));
-    const Scale scale = n.plain ? scale_of_block(n, as_magnitude(largest), amax_tensor)
+    const Scale scale = n.plain ? scale_of_block(n, as_magnitude(largest), amax_above_blocks)
                                 : scale_by_elements(n, call, x, row * columns + column, height,
                                                     width, as_magnitude(largest));
     for (int64_t r = row; r < row + height; ++r)

@@ -131,9 +131,9 @@ void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCa
     return;
   }
   const int64_t columns = x.size(-1), rows = x.numel() / columns;
-  const float amax_tensor = scalar_or(call->amax, 0);
   in_pieces(pieces_of(rows, n.rows), row, [&](int64_t unit, Piece& to) {
     const int64_t begin = unit * n.rows, end = std::min(rows, begin + n.rows);
+    const float amax_above_blocks = amax_above(n, floats_of(call->amax), begin);
     for (int64_t column = 0; column < columns; column += n.columns) {
       const int64_t width = std::min<int64_t>(n.columns, columns - column);
       uint32_t largest = 0;
@@ -141,7 +141,7 @@ void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCa
         largest = std::max(largest, stretches.largest(r * columns + column, width));
       const float amax = std::bit_cast<float>(largest > 0x7f800000u ? nan_magnitude : largest);
       const Scale scale =
-          n.plain ? scale_of_block(n, amax, amax_tensor)
+          n.plain ? scale_of_block(n, amax, amax_above_blocks)
                   : scale_by_elements(n, *call, x, begin * columns + column, end - begin,
                                       std::min<int64_t>(n.columns, columns - column), amax);
       for (int64_t r = begin; r < end; ++r) stretches.add(scale, r * columns + column, width, to);

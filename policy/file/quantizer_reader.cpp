@@ -67,6 +67,21 @@ void read_choice(const JsonValue& value, Scaling& scaling) {
   else if (!by) value.refuse("\"by\": \"mse\", \"mae\" or \"max\" is missing.");
 }
 
+/// Reads "mse": the block tries scales that put its largest magnitude at 0.75 to 2 times the grid's
+/// largest number (powers of two: 1 and 2 times), and takes the one with the least squared error.
+void read_fit(const JsonValue& value, const JsonValue& whole, float max, Scaling& scaling) {
+  constexpr std::array<std::string_view, 1> errors{"mse"};
+  value.word(errors);
+  if (whole.find("choose"))
+    value.refuse("\"choose\" says which scales a block tries. Leave one out.");
+  const bool powers = scaling.scale_format == formats::e8m0;
+  const std::vector<float> factors =
+      powers ? std::vector<float>{1, 2}
+             : std::vector<float>{1, 0.75f, 0.875f, 1.125f, 1.25f, 1.5f, 1.75f, 2};
+  for (std::size_t i = 0; i < factors.size(); ++i) scaling.targets[i] = max * factors[i];
+  scaling.error = ScaleError::mse;
+}
+
 /// Refuses names of formats and quantizers that are words of rules.
 void require_name(const JsonValue& named) {
   named.require_printable_key();
@@ -106,7 +121,7 @@ std::string_view scale_rounding_word(Rounding rounding) {
                                           scale_roundings.begin())];
 }
 
-Scaling QuantizerReader::block_scaling(const JsonValue& value) const {
+Scaling QuantizerReader::block_scaling(const JsonValue& value, float max) const {
   Scaling scaling{.per = Scaling::Per::block};
   if (const auto block = value.find("block")) {
     const std::vector<JsonValue> sizes = block->elements();
@@ -121,13 +136,22 @@ Scaling QuantizerReader::block_scaling(const JsonValue& value) const {
   if (scaling.scale_format != formats::e8m0)
     require_default(value, "rule", scaling.rule == ScaleRule::floor, "e8m0 scales");
   if (const auto on = value.find("tensor_level")) scaling.tensor_level = on->boolean();
+  constexpr std::array<std::string_view, 3> outers{"none", "tensor", "row"};
+  if (const auto outer = value.find("outer")) {
+    if (value.find("tensor_level"))
+      outer->refuse("\"tensor_level\" says the same for a tensor. Leave one out.");
+    const std::size_t level = outer->word(outers);
+    scaling.tensor_level = level == 1, scaling.row_level = level == 2;
+  }
   if (const auto max = value.find("scale_max")) {
     scaling.scale_max = float(max->number());
     if (scaling.scale_max == scaling.scale_format.max) scaling.scale_max = 0;
-    require_default(value, "scale_max", scaling.tensor_level || scaling.scale_max == 0,
-                    "scales under one of the tensor");
+    require_default(value, "scale_max",
+                    scaling.tensor_level || scaling.row_level || scaling.scale_max == 0,
+                    "scales under one of the tensor or row");
   }
   if (const auto choice = value.find("choose")) read_choice(*choice, scaling);
+  if (const auto fit = value.find("fit")) read_fit(*fit, value, max, scaling);
   if (const auto rounding = value.find("rounding"))
     scaling.scale_rounding = scale_roundings[rounding->word(scale_rounding_words)];
   constexpr std::array<std::string_view, 2> corrections{"none", "eden"};
@@ -136,15 +160,16 @@ Scaling QuantizerReader::block_scaling(const JsonValue& value) const {
   return scaling;
 }
 
-Scaling QuantizerReader::scaling_in(const JsonValue& value) const {
+Scaling QuantizerReader::scaling_in(const JsonValue& value, float max) const {
   if (value.is_text()) {
     constexpr std::array<std::string_view, 1> none{"none"};
     value.word(none);
     return {};
   }
-  constexpr std::array<std::string_view, 15> known{
-      "per",    "from", "history",   "take",         "margin",   "power_of_two", "least",  "block",
-      "format", "rule", "scale_max", "tensor_level", "rounding", "choose",       "correct"};
+  constexpr std::array<std::string_view, 17> known{
+      "per",          "from",     "history", "take", "margin", "power_of_two",
+      "least",        "block",    "format",  "rule", "outer",  "scale_max",
+      "tensor_level", "rounding", "choose",  "fit",  "correct"};
   value.only("a scale", known);
   constexpr std::array<std::string_view, 2> pers{"tensor", "block"};
   const auto per = value.find("per");
@@ -155,7 +180,7 @@ Scaling QuantizerReader::scaling_in(const JsonValue& value) const {
                              entry == "margin" || entry == "power_of_two" || entry == "least";
         entry != "per" && tensors != of_tensor && value.find(entry))
       value.find(entry)->refuse("this is of scales per ", tensors ? "tensor" : "block", '.');
-  return of_tensor ? tensor_scaling(value) : block_scaling(value);
+  return of_tensor ? tensor_scaling(value) : block_scaling(value, max);
 }
 
 NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
@@ -239,7 +264,8 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   if (const auto hadamard = value.find("hadamard")) read_rotation(*hadamard, quantizer);
   if (const auto clip = value.find("clip")) quantizer.clip = clip_in(*clip);
   if (const auto average = value.find("average")) quantizer.average = average->number();
-  if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
+  if (const auto scale = value.find("scale"))
+    quantizer.scaling = scaling_in(*scale, quantizer.grid.max);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
   return quantizer;
 }

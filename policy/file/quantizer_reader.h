@@ -29,8 +29,8 @@ class QuantizerReader {
   Quantizer quantizer_in(const JsonValue& value) const;
 
  private:
-  Scaling scaling_in(const JsonValue& value) const;
-  Scaling block_scaling(const JsonValue& value) const;
+  Scaling scaling_in(const JsonValue& value, float max) const;
+  Scaling block_scaling(const JsonValue& value, float max) const;
   Quantizer quantizer_named_at(const JsonValue& value) const;
   std::map<std::string, NumberFormat> formats_{};
   std::map<std::string, Quantizer> quantizers_{};

@@ -55,6 +55,7 @@ template <class FormatOf> Json json_of(const Scaling& scaling, const FormatOf& f
                 {"format", format_of(scaling.scale_format)},
                 {"rule", name(scaling.rule)},
                 {"tensor_level", scaling.tensor_level}};
+      if (scaling.row_level) json.erase("tensor_level"), json["outer"] = "row";
       if (scaling.scale_max != 0) json["scale_max"] = scaling.scale_max;
       if (scaling.scale_rounding != Rounding::nearest_even)
         json["rounding"] = scale_rounding_word(scaling.scale_rounding);

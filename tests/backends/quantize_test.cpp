@@ -11,6 +11,7 @@
 #include <halftone/core/quantized.h>
 #include <halftone/core/views.h>
 
+#include "../temporary_directory.h"
 #include "simd_levels.h"
 #include "backends/float_bits.h"
 
@@ -51,6 +52,7 @@ std::vector<Quantizer> measured_scalings() {
   add("nvfp4", [](Scaling& s) { s.targets = {6, 4}, s.error = ScaleError::mae; });
   add("nvfp4", [](Scaling& s) { s.rows = 16, s.targets = {6, 4}, s.scale_max = 256; });
   add("nvfp4", [](Scaling& s) { s.columns = 600, s.targets = {6, 4}, s.error = ScaleError::max; });
+  add("nvfp4", [](Scaling& s) { s.tensor_level = false, s.row_level = true, s.targets = {6, 4}; });
   add("mxfp4", [](Scaling& s) { s.rows = 20, s.columns = 3, s.targets = {6, 4, 3}; });
   add("fp8_block", [](Scaling& s) { s.targets = {448, 416}, s.error = ScaleError::max; });
   add("nvfp4", [](Scaling& s) { s.scale_rounding = Rounding::stochastic; });
@@ -81,6 +83,9 @@ std::vector<Quantizer> scalings() {
     square.scaling.rows = 16, square.scaling.rule = ScaleRule::rceil;
     all.push_back(square);
   }
+  Quantizer by_row = *quantizer_named("nvfp4");
+  by_row.scaling.tensor_level = false, by_row.scaling.row_level = true;
+  all.push_back(by_row);
   Quantizer wide = *quantizer_named("mxfp8");  // a grid with subnormal floats on it, under a scale
   wide.grid = formats::bf16;
   all.push_back(wide);
@@ -192,6 +197,30 @@ TEST_CASE("quantize: an MX block holds the nearest multiples of its power of two
       else CHECK(std::abs(q) == 7.5);
     }
   }
+}
+
+TEST_CASE("quantize: a scale of the row is the scale of a tensor that has only this row") {
+  const Tensor x = from_vector(awkward(5 * 80, 13, true), {5, 80});
+  Quantizer of_tensor = *quantizer_named("nvfp4"), of_row = of_tensor;
+  of_row.scaling.tensor_level = false, of_row.scaling.row_level = true;
+  CHECK(described(of_row) == "e2m1, blocks of 1x16 with e4m3 scales under one of the row");
+  const std::vector<uint32_t> y = bits_of(quantize(x, of_row));
+  for (int64_t row = 0; row < 5; ++row) {
+    const std::vector<uint32_t> alone =
+        bits_of(quantize(views::contiguous(views::slice(x, 0, row, 1)), of_tensor));
+    CHECK(std::equal(alone.begin(), alone.end(), y.begin() + row * 80));
+  }
+  CHECK(y != bits_of(quantize(x, of_tensor)));
+  const auto refusal = [&](const auto& change) {
+    Quantizer changed = of_row;
+    change(changed.scaling);
+    return message_of<UsageError>([&] { quantize(x, changed); });
+  };
+  CHECK(refusal([](Scaling& s) { s.rows = 16; }) ==
+        "[quantize] scales of blocks are under a scale of the row, and blocks have more than one "
+        "row. Use blocks of one row.");
+  CHECK_FALSE(refusal([](Scaling& s) { s.tensor_level = true; }).empty());
+  CHECK_FALSE(refusal([](Scaling& s) { s.scale_format = formats::e8m0; }).empty());
 }
 
 TEST_CASE("quantize: infinity, NaN and saturation") {

@@ -53,7 +53,9 @@ TEST_CASE("every quantizer of the grammar survives writing") {
         R"({"like": "nvfp4", "scale": {"per": "block", "block": [1, 16], "format": "e4m3",
             "tensor_level": true, "scale_max": 256, "choose": {"from": [6.07]},
             "rounding": "stochastic", "correct": "eden"}})",
-        R"("nvfp4")", R"("int5")",
+        R"({"format": "e2m1", "scale": {"per": "block", "block": [1, 16], "format": "e4m3",
+            "outer": "row", "scale_max": 256, "fit": "mse"}})",
+        R"({"format": "e2m1", "scale": {"per": "block", "fit": "mse"}})", R"("nvfp4")", R"("int5")",
         R"({"format": {"exponent": 5, "fraction": 2, "infinity": false, "subnormals": false}})",
         R"({"format": "e5m2", "scale": {"per": "block", "block": [2, 3], "rule": "even"}})"}) {
     CAPTURE(quantizer);
@@ -64,6 +66,18 @@ TEST_CASE("every quantizer of the grammar survives writing") {
       test::file_of(R"("rules": [{"weight": {"like": "mxfp8", "average": 0.998}}])");
   CHECK(averaged.rules.rules[0].roles.at(Role::weight).quantizer.average == 0.998);
   CHECK(refusal_to_write(averaged).empty());
+  // The file says what the scale does, in the one way that the writer uses.
+  const auto scaling_of = [&](const std::string& scale) {
+    const PolicyFile read =
+        test::file_of(one_rule + R"({"format": "e2m1", "scale": )" + scale + "}}]");
+    return read.rules.rules[0].roles.at(Role::input).quantizer.scaling;
+  };
+  CHECK(scaling_of(R"({"per": "block", "fit": "mse"})") ==
+        scaling_of(R"({"per": "block", "choose": {"from": [6, 12], "by": "mse"}})"));
+  CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "outer": "tensor"})") ==
+        scaling_of(R"({"per": "block", "format": "e4m3", "tensor_level": true})"));
+  CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "outer": "row"})").row_level);
+  CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "fit": "mse"})").target_count() == 8);
   // A setting that "like" copies, and that another rounding does not use, has its default.
   const PolicyFile file = test::file_of(R"("quantizers": {
     "a": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8},

@@ -80,6 +80,19 @@ TEST_CASE("scales") {
   CHECK(refusal_of_scale(R"({"per": "block", "tensor_level": true})") ==
         "/quantizers/q: scales of blocks are e8m0 under a scale of the tensor. Only short ones, "
         "such as e4m3, need that.");
+  CHECK(refusal_of_scale(R"({"per": "block", "outer": "column"})") ==
+        "/quantizers/q/scale/outer: none, tensor or row, got \"column\".");
+  CHECK(
+      refusal_of_scale(R"({"per": "block", "format": "e4m3", "outer": "row", "block": [2, 16]})") ==
+      "/quantizers/q: scales of blocks are under a scale of the row, and blocks have more than "
+      "one row. Use blocks of one row.");
+  CHECK(refusal_of_scale(
+            R"({"per": "block", "format": "e4m3", "outer": "row", "tensor_level": true})") ==
+        "/quantizers/q/scale/outer: \"tensor_level\" says the same for a tensor. Leave one out.");
+  CHECK(refusal_of_scale(R"({"per": "block", "fit": "mae"})") ==
+        "/quantizers/q/scale/fit: mse, got \"mae\".");
+  CHECK(refusal_of_scale(R"({"per": "block", "fit": "mse", "choose": {"from": [6]}})") ==
+        "/quantizers/q/scale/fit: \"choose\" says which scales a block tries. Leave one out.");
   CHECK(refusal_of_scale(R"({"per": "tensor", "from": "past"})") ==
         "/quantizers/q/scale/from: current or history, got \"past\".");
   CHECK(refusal_of_scale(R"({"per": "tensor", "take": "mean"})") ==

@@ -77,6 +77,11 @@ std::vector<Quantizer> quantizers() {
   corrected.scaling.corrected = true, corrected.scaling.scale_rounding = Rounding::stochastic;
   corrected.scaling.targets = {6, 4}, corrected.scaling.error = ScaleError::mae;
   all.push_back(corrected);
+  Quantizer by_row = *quantizer_named("nvfp4");
+  by_row.scaling.tensor_level = false, by_row.scaling.row_level = true;
+  all.push_back(by_row);
+  by_row.scaling.targets = {6, 4};
+  all.push_back(by_row);
   Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
   all.push_back(history);
   Quantizer powers{.grid = formats::e4m3, .scaling = Scaling::per_tensor()};
@@ -115,7 +120,9 @@ TEST_CASE("kernels: quantizers give the reference's bits") {
             quantizer.rounding = Rounding(rounding);
             if (!quantizer.exact_in(dtype)) continue;
             INFO(described(quantizer), ", ", shape, " ", dtype);
-            const Tensor x = spread(shape, dtype, special), amax = scalar(3.7), scale = scalar(1.7);
+            const Tensor x = spread(shape, dtype, special), scale = scalar(1.7);
+            const Tensor amax = rand({shape[0]});  // of each row; of the tensor: the first
+            for (int64_t i = 0; i < shape[0]; ++i) amax.data<float>()[i] += 3;
             check_bits({x, amax, scale}, {empty(shape, dtype)},
                        [&](Backend& backend, const Tensors& in, Tensors& out) {
                          const QuantizeCall call{
