@@ -92,7 +92,7 @@ void run(Findings& found) {
             shares[phases - 1] / shares[0], 1);
     }
     found.at_most(std::string(schedule) + ", numbers that flip back, by average over nearest",
-                  each[1].flips_back / each[0].flips_back, 0.5);
+                  each[1].flips_back / each[0].flips_back, 0.67);
   }
   found.out() << table;
 }
