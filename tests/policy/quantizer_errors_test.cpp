@@ -134,7 +134,9 @@ TEST_CASE("parts of a quantizer") {
   CHECK(contains(refusal_of_scale(two_level + R"("scale_max": 449)"), "at most 448."));
   CHECK(
       refusal_of_scale(R"("format": "e4m3", "scale_max": 256)") ==
-      at + "scale_max: this has no effect: it is of scales under one of the tensor. Leave it out.");
+      at +
+          "scale_max: this has no effect: it is of scales under one of the tensor or row. Leave it "
+          "out.");
   CHECK(refusal_of_scale(R"("format": "ue5m3", "rounding": "stochastic")") == "accepted");
   CHECK(refusal_of_scale(R"("format": "e4m3", "rounding": "down")") ==
         at + "rounding: nearest, up or stochastic, got \"down\".");
