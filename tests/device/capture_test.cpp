@@ -75,7 +75,8 @@ TEST_CASE("a captured step under a policy gives the bits of the step itself") {
   for (const char* file : {"te_delayed_hybrid.json", "mxfp8.json"})
     for (const char* kind : {"mlp", "gpt"})
       check_captured(kind, (policies_directory() / file).c_str(), *gpu);
-  check_captured("gpt", (policies_directory() / "nvfp4.json").c_str(), *gpu);
+  for (const char* file : {"nvfp4.json", "tetrajet.json"})
+    check_captured("gpt", (policies_directory() / file).c_str(), *gpu);
   CHECK_THROWS_WITH_AS(
       run("mlp", (policies_directory() / "bf16_sr_everywhere.json").string(), *gpu, true),
       doctest::Contains("which a captured step cannot do"), UsageError);
