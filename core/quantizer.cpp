@@ -71,11 +71,13 @@ void check_block_scaling(std::string_view op, const Scaling& scaling) {
   };
   only_short(scaling.tensor_level, "under a scale of the tensor");
   only_short(scaling.row_level, "under a scale of the row");
-  if (scaling.row_level && (scaling.tensor_level || scaling.rows != 1))
-    fail<UsageError>(op, "scales of blocks are under a scale of the row, and ",
-                     scaling.tensor_level
-                         ? "under a scale of the tensor as well. Leave one out."
-                         : "blocks have more than one row. Use blocks of one row.");
+  if (scaling.row_level && scaling.tensor_level)
+    fail<UsageError>(op,
+                     "scales of blocks are under a scale of the row, and under a scale of the "
+                     "tensor as well. Leave one out.");
+  if (scaling.row_level && scaling.rows != 1)
+    fail<UsageError>(op, "scales of blocks are under a scale of the row, and blocks have ",
+                     scaling.rows, " rows. Use blocks of one row.");
   only_short(scaling.scale_rounding != Rounding::nearest_even, "with a rounding of their own");
   only_short(scaling.corrected, "and corrected");
   if (scaling.scale_rounding != Rounding::nearest_even && scaling.scale_rounding != Rounding::up &&

@@ -20,11 +20,12 @@ void check_input(const Tensor& x, const Quantizer& quantizer) {
   if (quantizer.scaling.per == Scaling::Per::tensor && quantizer.scaling.from_history)
     fail<UsageError>(
         "quantize",
-        "scaling is from history, which one call has not. Scale from the tensor itself.");
+        "scaling is from history, and a single call has no history. Scale from the tensor itself.");
   if (quantizer.average > 0)
-    fail<UsageError>("quantize",
-                     "the quantizer rounds by an average over steps, which one call has not. Leave "
-                     "the average out.");
+    fail<UsageError>(
+        "quantize",
+        "the quantizer rounds by an average over steps, and a single call has no steps. "
+        "Leave the average out.");
   const int64_t columns = x.rank() == 0 ? 1 : x.size(-1);
   if (quantizer.hadamard > 0 && columns % quantizer.hadamard != 0)
     fail<ShapeError>("quantize", "rotations of ", quantizer.hadamard,

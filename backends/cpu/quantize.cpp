@@ -2,6 +2,7 @@
 // pass through buffers of floats.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/reference/block_scales.h>
 #include <halftone/core/quantizer.h>
 
 namespace halftone {
@@ -32,8 +33,7 @@ void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Ten
                    simd::BlockBand band, float* buffer, const Tensor& y) {
   const simd::Kernels& k = simd_kernels();
   const auto first = int64_t(band.first);
-  const float amax_tensor =
-      amax_above(n, call.amax.defined() ? call.amax.data<float>() : nullptr, first / x.size(-1));
+  const float amax_tensor = amax_above(n, reference::floats_of(call.amax), first / x.size(-1));
   if (!buffer)
     return k.quantize_blocks(n, amax_tensor, call.key, band, x.data<float>() + first,
                              y.data<float>() + first);

@@ -111,8 +111,8 @@ Context::~Context() {
 void Context::activate() const { check(use_device(index_), "choosing a device"); }
 
 bool Context::begin_recording() {
-  std::thread::id nobody;
-  return recorder_.compare_exchange_strong(nobody, std::this_thread::get_id());
+  std::thread::id no_thread;
+  return recorder_.compare_exchange_strong(no_thread, std::this_thread::get_id());
 }
 
 void Context::require_not_capturing() const {

@@ -11,6 +11,7 @@ namespace halftone::policy {
 
 Tensor WeightAverages::average_for(const std::string& name, double share, const Tensor& x,
                                    int64_t step, bool updates) {
+  const MemoryScope scope(MemoryUse::optimizer_state);
   Memory& memory = memories_[name];
   Tensor& average = memory.average;
   if (!average.defined()) {
@@ -18,7 +19,6 @@ Tensor WeightAverages::average_for(const std::string& name, double share, const 
     if (saved && saved.mapped().shape() == x.shape()) average = saved.mapped();
   }
   if (!average.defined() || average.shape() != x.shape()) {
-    const MemoryScope scope(MemoryUse::optimizer_state);
     average = empty(x.shape(), f32, x.device());
     backend_for(x).copy(x, average);
     memory.step = step;
@@ -39,6 +39,7 @@ void WeightAverages::add_to(NamedTensors& state) const {
 
 void WeightAverages::load(const NamedTensors& state) {
   constexpr std::string_view prefix = "average.";
+  const MemoryScope scope(MemoryUse::optimizer_state);
   NamedTensors loaded;
   for (const auto& [name, x] : state) {
     if (!name.starts_with(prefix)) continue;

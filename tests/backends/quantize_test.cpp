@@ -217,8 +217,8 @@ TEST_CASE("quantize: a scale of the row is the scale of a tensor that has only t
     return message_of<UsageError>([&] { quantize(x, changed); });
   };
   CHECK(refusal([](Scaling& s) { s.rows = 16; }) ==
-        "[quantize] scales of blocks are under a scale of the row, and blocks have more than one "
-        "row. Use blocks of one row.");
+        "[quantize] scales of blocks are under a scale of the row, and blocks have 16 rows. "
+        "Use blocks of one row.");
   CHECK_FALSE(refusal([](Scaling& s) { s.tensor_level = true; }).empty());
   CHECK_FALSE(refusal([](Scaling& s) { s.scale_format = formats::e8m0; }).empty());
 }

@@ -21,7 +21,7 @@
 #include <halftone/core/safetensors.h>
 #include <halftone/train/logging/loggers.h>
 
-#include "../nobody.h"
+#include "../without_root.h"
 #include "../temporary_directory.h"
 
 namespace halftone::test::files_test {
@@ -148,7 +148,7 @@ TEST_CASE(
   CHECK(read_file(directory / "file") == "new");
   CHECK(entries_in(directory.path()) == 1);
 
-  const Nobody nobody(directory.path());
+  const WithoutRoot without_root(directory.path());
   REQUIRE(chmod((directory / "file").c_str(), 0444) == 0);
   CHECK(contains(message_of<FormatError>([&] { files::replace("test", directory / "file", "x"); }),
                  "Permission denied"));

@@ -84,8 +84,8 @@ TEST_CASE("scales") {
         "/quantizers/q/scale/outer: none, tensor or row, got \"column\".");
   CHECK(
       refusal_of_scale(R"({"per": "block", "format": "e4m3", "outer": "row", "block": [2, 16]})") ==
-      "/quantizers/q: scales of blocks are under a scale of the row, and blocks have more than "
-      "one row. Use blocks of one row.");
+      "/quantizers/q: scales of blocks are under a scale of the row, and blocks have 2 rows. "
+      "Use blocks of one row.");
   CHECK(refusal_of_scale(
             R"({"per": "block", "format": "e4m3", "outer": "row", "tensor_level": true})") ==
         "/quantizers/q/scale/outer: \"tensor_level\" says the same for a tensor. Leave one out.");

@@ -5,7 +5,7 @@
 
 #include <halftone/train/checkpoints/durable_files.h>
 
-#include "../nobody.h"
+#include "../without_root.h"
 #include "checkpoint_cases.h"
 
 namespace halftone::test::checkpoints_test {
@@ -178,7 +178,7 @@ TEST_CASE(
   const fs::path known = other / checkpoint_name(3) / "model.safetensors";
   save_with(other.path(), 4, 0);
   {
-    const Nobody nobody(other.path());
+    const WithoutRoot without_root(other.path());
     REQUIRE(chmod(known.c_str(), 0) == 0);
     CHECK(reader.keep({.last = 2}) == std::vector<fs::path>{other / checkpoint_name(2)});
     REQUIRE(chmod(known.c_str(), 0644) == 0);

@@ -13,7 +13,7 @@
 #include <halftone/train/logging/for_people.h>
 #include <halftone/train/stop_signals.h>
 
-#include "../nobody.h"
+#include "../without_root.h"
 #include "trainer_cases.h"
 
 namespace halftone::test::trainer_directory_test {
@@ -141,7 +141,7 @@ TEST_CASE("Trainer: files without permission are an error of the library") {
   const TemporaryDirectory directory;
   const fs::path here = directory / "run";
   TrainerRun(saving(here, 4)).trainer.fit(trainer_loader());
-  const Nobody nobody(directory.path());
+  const WithoutRoot without_root(directory.path());
   const auto message = [&](const TrainerOptions& options) {
     TrainerRun run(options);
     return message_of<FormatError>([&] { run.trainer.fit(trainer_loader()); });

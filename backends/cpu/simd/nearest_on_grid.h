@@ -44,7 +44,8 @@ class NearestOnGrid {
         drop_(grid.drop << 23),
         saturates_(grid.above == grid.max),
         serves_(grid.subnormal_drop == grid.drop && grid.above == grid.below) {}
-  /// Returns whether the grid has subnormals, and whether numbers beyond the largest become it.
+  /// Return whether the grid can be rounded to here, and whether numbers beyond its largest number
+  /// become that number.
   bool serves() const { return serves_; }
   bool saturates() const { return saturates_; }
 
