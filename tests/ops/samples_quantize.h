@@ -66,8 +66,9 @@ template <> struct Samples<Quantize> {
                 "[quantize] f16 does not hold every number of e2m1, blocks of 1x32 with "
                 "e8m0 scales (floor).",
                 [] { quantize(ones({2}, f16), "mxfp4"); }),
-            error<UsageError>("[quantize] scaling is from history, and a single call has no history.",
-                              [=] { quantize(ones({2}), history); }),
+            error<UsageError>(
+                "[quantize] scaling is from history, and a single call has no history.",
+                [=] { quantize(ones({2}), history); }),
             error<ShapeError>(
                 "[quantize] rotations of 16 do not divide the last dimension of [2, 24] "
                 "f32.",
