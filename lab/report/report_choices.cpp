@@ -56,15 +56,7 @@ class ShortNames {
     several_policies_ = policies.size() > 1;
     for (const auto& [axis, all] : values)
       if (all.size() > 1) axes_[axis] = axis;
-    for (auto& [axis, name] : axes_)
-      for (std::size_t dot = axis.rfind('.'); dot != std::string::npos && dot > 0;
-           dot = axis.rfind('.', dot - 1))
-        if (const std::string end = axis.substr(dot); std::ranges::none_of(axes_, [&](auto& other) {
-              return other.first != axis && other.first.ends_with(end);
-            })) {
-          name = end.substr(1);
-          break;
-        }
+    for (auto& [axis, name] : axes_) name = last_words(axis);
   }
   /// Returns the axes that differ, with their short names.
   const std::map<std::string, std::string>& axes() const { return axes_; }
@@ -80,6 +72,20 @@ class ShortNames {
   }
 
  private:
+  /// Returns the end of the axis's name, from a dot on, that no other axis ends with; else the
+  /// name.
+  std::string last_words(const std::string& axis) const {
+    for (std::size_t dot = axis.rfind('.'); dot != std::string::npos && dot > 0;
+         dot = axis.rfind('.', dot - 1)) {
+      const std::string end = axis.substr(dot);
+      const auto ends_so = [&](const auto& other) {
+        return other.first != axis && other.first.ends_with(end);
+      };
+      if (std::ranges::none_of(axes_, ends_so)) return end.substr(1);
+    }
+    return axis;
+  }
+
   bool several_policies_ = false;
   std::map<std::string, std::string> axes_{};  // short name by name
 };
