@@ -164,9 +164,11 @@ class Comparer final : public policy::Observer {
   /// Returns the relative error of this rounding; `row` gets its ratio to the prediction.
   double rounding_of(const Seen& seen, const Tensor& before, const Tensor& after, Deviation& row) {
     Survey survey;
-    int bits = 0;
+    int bits = 0;  // 0: nothing predicts the error
     if (seen.quantizer && rounded_.defined()) {
-      survey = Survey::from(rounded_), bits = seen.quantizer->grid.significand_bits;
+      survey = Survey::from(rounded_);
+      const bool has_significands = seen.quantizer->table.empty() && !seen.quantizer->own;
+      if (has_significands) bits = seen.quantizer->grid.significand_bits;
     } else if (before.dtype() != after.dtype() && significand_bits_of(after.dtype()) < 24 &&
                before.dtype() == f32) {
       const Quantizer cast{.grid = after.dtype() == bf16 ? formats::bf16 : formats::f16};
@@ -180,7 +182,7 @@ class Comparer final : public policy::Observer {
     const SurveySums& s = survey.sums;
     if (s.sum_x2 == 0) return 0;
     const double error = std::sqrt(s.sum_e2 / s.sum_x2);
-    row.rounding = error / predicted_error(bits);
+    if (bits > 0) row.rounding = error / predicted_error(bits);
     if (s.to_infinity > 0) row.rounding = std::numeric_limits<double>::infinity();
     if (row.rounding > options_.rounding) row.reason = reason_of(survey);
     return error;

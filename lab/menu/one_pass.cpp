@@ -9,6 +9,7 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/names.h>
 #include <halftone/core/quantizer.h>
+#include <halftone/policy/file/quantizer_reader.h>
 #include <halftone/policy/session/quantized_along.h>
 
 namespace halftone::lab {
@@ -180,6 +181,10 @@ std::vector<Quantizer> quantizers_of(const std::vector<std::string>& names) {
       for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
       fail_unknown_name("--menu", "quantizer", name, known);
     }
+    if (policy::is_unsigned(quantizer->grid))
+      fail<UsageError>("--menu", name,
+                       " has no sign bit, and operands have negative numbers. Choose a "
+                       "format with a sign, such as e4m3.");
     result.push_back(*quantizer);
   }
   return result;

@@ -61,8 +61,9 @@ class Reader {
       else file_.base.autocast = dtype_in(*autocast, dtypes);
     }
     if (const auto lists = top.find("lists")) read_lists(*lists);
-    if (const auto formats = top.find("formats")) grids_.read_formats(*formats);
-    if (const auto quantizers = top.find("quantizers")) grids_.read_quantizers(*quantizers);
+    const auto formats = top.find("formats"), quantizers = top.find("quantizers");
+    if (formats) grids_.read_formats(*formats);
+    if (quantizers) grids_.read_quantizers(*quantizers);
     if (const auto rules = top.find("rules"))
       for (const JsonValue& rule : rules->elements())
         file_.rules.rules.push_back(rule_in(rule, grids_, file_.base.autocast));
@@ -76,6 +77,10 @@ class Reader {
     if (const auto seed = top.find("seed"))
       file_.base.seed = uint64_t(seed->integer(0, std::numeric_limits<int64_t>::max()));
     require_sensible(top, file_);
+    if (depth_ == 0) {  // a file that others extend may define what only they use
+      if (formats) grids_.require_used("formats", *formats);
+      if (quantizers) grids_.require_used("quantizers", *quantizers);
+    }
     return std::move(file_);
   }
 

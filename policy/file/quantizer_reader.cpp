@@ -74,6 +74,7 @@ void read_fit(const JsonValue& value, const JsonValue& whole, float max, Scaling
   value.word(errors);
   if (whole.find("choose"))
     value.refuse("\"choose\" says which scales a block tries. Leave one out.");
+  require_default(whole, "rule", scaling.rule == ScaleRule::floor, "scales without \"fit\"");
   const bool powers = scaling.scale_format == formats::e8m0;
   const std::vector<float> factors =
       powers ? std::vector<float>{1, 2}
@@ -119,6 +120,10 @@ void read_rotation(const JsonValue& value, Quantizer& quantizer) {
 std::string_view scale_rounding_word(Rounding rounding) {
   return scale_rounding_words[std::size_t(std::ranges::find(scale_roundings, rounding) -
                                           scale_roundings.begin())];
+}
+
+bool is_unsigned(const NumberFormat& format) {
+  return format == formats::e8m0 || described(format).starts_with("ue");
 }
 
 Scaling QuantizerReader::block_scaling(const JsonValue& value, float max) const {
@@ -186,7 +191,10 @@ Scaling QuantizerReader::scaling_in(const JsonValue& value, float max) const {
 NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
   if (value.is_text()) {
     const std::string name = value.text();
-    if (const auto own = formats_.find(name); own != formats_.end()) return own->second;
+    if (const auto own = formats_.find(name); own != formats_.end()) {
+      unused_.erase("formats/" + name);
+      return own->second;
+    }
     if (const auto format = number_format_named(name)) return *format;
     Words known;
     for (const NamedFormat& format : named_formats()) known.push_back(format.name);
@@ -211,7 +219,7 @@ void QuantizerReader::read_formats(const JsonValue& formats) {
   for (const JsonValue& format : formats.members()) {
     require_name(format);
     const NumberFormat own = format_in(format);
-    formats_[format.key()] = own;
+    formats_[format.key()] = own, unused_.insert("formats/" + format.key());
   }
 }
 
@@ -232,8 +240,21 @@ static Clip clip_in(const JsonValue& value) {
   return clip;
 }
 
+/// Refuses formats without a sign bit: tensors have negative numbers.
+static void require_sign(const JsonValue& value, const Quantizer& quantizer) {
+  if (!quantizer.own && quantizer.table.empty() && is_unsigned(quantizer.grid))
+    value.refuse(
+        described(quantizer.grid),
+        " has no sign bit, and tensors have negative numbers. Use it for a scale, or choose "
+        "a format with a sign, such as e4m3.");
+}
+
 Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
-  if (value.is_text()) return quantizer_named_at(value);
+  if (value.is_text()) {
+    const Quantizer quantizer = quantizer_named_at(value);
+    require_sign(value, quantizer);
+    return quantizer;
+  }
   constexpr std::array<std::string_view, 10> known{"about",    "like",        "format",   "table",
                                                    "rounding", "random_bits", "hadamard", "clip",
                                                    "average",  "scale"};
@@ -267,14 +288,20 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   if (const auto scale = value.find("scale"))
     quantizer.scaling = scaling_in(*scale, quantizer.grid.max);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
+  require_sign(format ? *format : value, quantizer);
   return quantizer;
 }
 
 Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
   const std::string name = value.text();
-  if (const auto own = quantizers_.find(name); own != quantizers_.end()) return own->second;
-  if (const auto own = formats_.find(name); own != formats_.end())
+  if (const auto own = quantizers_.find(name); own != quantizers_.end()) {
+    unused_.erase("quantizers/" + name);
+    return own->second;
+  }
+  if (const auto own = formats_.find(name); own != formats_.end()) {
+    unused_.erase("formats/" + name);
     return Quantizer{.grid = own->second};
+  }
   if (const auto known = halftone::quantizer_named(name)) return *known;
   if (const auto own = own_quantizer_named(name)) return Quantizer{.own = own};
   Words known;
@@ -291,8 +318,14 @@ void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
   for (const JsonValue& quantizer : quantizers.members()) {
     require_name(quantizer);
     const Quantizer own = quantizer_in(quantizer);
-    quantizers_[quantizer.key()] = own;
+    quantizers_[quantizer.key()] = own, unused_.insert("quantizers/" + quantizer.key());
   }
+}
+
+void QuantizerReader::require_used(std::string_view kind, const JsonValue& defined) const {
+  for (const JsonValue& each : defined.members())
+    if (unused_.contains(std::string(kind) + '/' + each.key()))
+      each.refuse("nothing in this file uses it. Name it in a rule, or leave it out.");
 }
 
 }  // namespace halftone::policy

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include <halftone/core/quantizer.h>
@@ -14,6 +15,9 @@ inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
 
 /// The words of a block scale's rounding in files: "nearest", "up", "stochastic".
 std::string_view scale_rounding_word(Rounding rounding);
+
+/// Returns whether a format has no sign bit: ueXmY and e8m0. Such formats are for scales.
+bool is_unsigned(const NumberFormat& format);
 
 class QuantizerReader {
  public:
@@ -28,12 +32,17 @@ class QuantizerReader {
   /// clip, average, scale}.
   Quantizer quantizer_in(const JsonValue& value) const;
 
+  /// Refuses a format or quantizer of `defined` that nothing has read since. kind: "formats" or
+  /// "quantizers", the entry that defines them.
+  void require_used(std::string_view kind, const JsonValue& defined) const;
+
  private:
   Scaling scaling_in(const JsonValue& value, float max) const;
   Scaling block_scaling(const JsonValue& value, float max) const;
   Quantizer quantizer_named_at(const JsonValue& value) const;
   std::map<std::string, NumberFormat> formats_{};
   std::map<std::string, Quantizer> quantizers_{};
+  mutable std::set<std::string> unused_{};  // "formats/x", "quantizers/x"
 };
 
 }  // namespace halftone::policy

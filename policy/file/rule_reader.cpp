@@ -92,6 +92,9 @@ Accumulator accumulator_in(const JsonValue& value, const QuantizerReader& grids)
   const auto format = value.find("format");
   if (!format) value.refuse("\"format\" is missing.");
   accumulator.grid = grids.format_in(*format);
+  if (is_unsigned(accumulator.grid))
+    format->refuse(described(accumulator.grid),
+                   " has no sign bit, and sums can be negative. Choose a format with a sign.");
   if (const auto rounding = value.find("rounding")) {
     const Words roundings = rounding_names();
     accumulator.rounding = *rounding_named(roundings[rounding->word(roundings)]);
@@ -174,6 +177,10 @@ Rule rule_in(const JsonValue& value, const QuantizerReader& grids, std::optional
       require_exact(rule, Role(role), *said, autocast);
       require_average(rule, Role(role), *said), require_operand(rule, Role(role), *said);
     }
+  if (rule.roles.empty() && !rule.compute && !rule.result && !rule.accumulate)
+    value.refuse(
+        "the rule sets nothing. Give it an entry, such as \"input\" or \"compute\", or leave "
+        "it out.");
   for (const std::string& op : rule.match.ops)
     if (const OpInfo* info = amp::CastPolicy::info(op);
         rule.accumulate && !(info && info->accumulator))

@@ -284,23 +284,48 @@ std::vector<ResolvedSite> PolicySession::resolved() const {
   return sites;
 }
 
-/// Returns whether a site of this process matches a rule. With `operand`: whether it also has an
-/// activation there.
-bool PolicySession::is_met_here(std::size_t rule, std::optional<std::size_t> operand) const {
+namespace {
+
+/// Returns whether a site has a tensor that an entry of a rule for this role can change.
+bool has_tensor(const ResolvedSite& site, Role role) {
+  const std::size_t count = std::min(site.roles.size(), site.operands.size());
+  const auto is = [&](std::size_t i, Role wanted) {
+    return i < count && site.roles[i] == wanted && site.operands[i] &&
+           is_floating(*site.operands[i]);
+  };
+  const auto any_is = [&](Role wanted) {
+    for (std::size_t i = 0; i < count; ++i)
+      if (is(i, wanted)) return true;
+    return false;
+  };
+  if (const auto operand = operand_of(role)) return is(*operand, Role::input);
+  switch (role) {
+    case Role::input:
+    case Role::input_backward:
+    case Role::grad_input: return any_is(Role::input);
+    case Role::weight:
+    case Role::weight_backward: return any_is(Role::weight);
+    case Role::bias: return any_is(Role::bias);
+    case Role::grad_weight: return any_is(Role::weight) || any_is(Role::bias);
+    default: return true;
+  }
+}
+
+}  // namespace
+
+/// Returns whether a site of this process matches a rule. With `role`: whether it also has a tensor
+/// of this role.
+bool PolicySession::is_met_here(std::size_t rule, std::optional<Role> role) const {
   return std::ranges::any_of(entries_, [&](const auto& each) {
     const ResolvedSite& resolved = each.second.resolved;
-    if (!matcher_.matches(rule, resolved.site, *each.second.op)) return false;
-    if (!operand) return true;
-    if (*operand >= std::min(resolved.roles.size(), resolved.operands.size())) return false;
-    const std::optional<DType> dtype = resolved.operands[*operand];
-    return resolved.roles[*operand] == Role::input && dtype && is_floating(*dtype);
+    return matcher_.matches(rule, resolved.site, *each.second.op) &&
+           (!role || has_tensor(resolved, *role));
   });
 }
 
 /// The same for sites of this process and of all others.
-bool PolicySession::is_met(std::size_t rule, std::optional<std::size_t> operand) const {
-  const std::size_t place = 3 * rule + (operand ? 1 + *operand : 0);
-  return (!used_by_any_.empty() && used_by_any_[place]) || is_met_here(rule, operand);
+bool PolicySession::is_met(std::size_t rule, std::optional<Role> role) const {
+  return (!used_by_any_.empty() && used_by_any_[place_of(rule, role)]) || is_met_here(rule, role);
 }
 
 void PolicySession::fail_unmatched(std::size_t number) const {
@@ -331,12 +356,17 @@ void PolicySession::require_all_rules_used() const {
   for (std::size_t i = 0; i < rules.size(); ++i) {
     if (rules[i].optional) continue;
     if (!is_met(i)) fail_unmatched(i);
-    for (const auto& [role, said] : rules[i].roles)
-      if (const auto operand = operand_of(role); operand && !is_met(i, operand))
-        fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name, "\"): \"", policy::name(role),
-                         "\" changes no tensor: operand ", *operand,
-                         " is not an activation at any site of the rule. Use \"weight\" for "
-                         "parameters, or mark the rule \"optional\".");
+    for (const auto& [role, said] : rules[i].roles) {
+      if (is_met(i, role)) continue;
+      const auto operand = operand_of(role);
+      fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name, "\"): \"", policy::name(role),
+                       "\" changes no tensor: ",
+                       operand ? "operand " + std::to_string(*operand) + " is not an activation"
+                               : "there is none",
+                       " at any site of the rule. ",
+                       operand ? "Use \"weight\" for parameters, or mark" : "Leave it out, or mark",
+                       " the rule \"optional\".");
+    }
   }
 }
 

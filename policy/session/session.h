@@ -106,8 +106,11 @@ class PolicySession final : public amp::Session {
   bool watches(uint64_t pass) const;
   std::string name_of(const std::vector<Tensor>& parameters, std::size_t i) const;
   void follow_rules();
-  bool is_met(std::size_t rule, std::optional<std::size_t> operand = {}) const;
-  bool is_met_here(std::size_t rule, std::optional<std::size_t> operand) const;
+  bool is_met(std::size_t rule, std::optional<Role> role = {}) const;
+  static std::size_t place_of(std::size_t rule, std::optional<Role> role) {
+    return (1 + rule_role_count) * rule + (role ? 1 + std::size_t(*role) : 0);
+  }
+  bool is_met_here(std::size_t rule, std::optional<Role> role) const;
   void require_operands(const Entry& entry) const;
   [[noreturn]] void fail_unmatched(std::size_t rule) const;
   std::vector<const Quantizer*> grids_from_history() const;
@@ -126,8 +129,8 @@ class PolicySession final : public amp::Session {
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
   bool rules_used_ = false;  // whether it is known that each rule matches something
-  /// By the sites of all ranks; empty: one process. Three places for each rule: the rule, and its
-  /// entries for the operands 0 and 1.
+  /// By the sites of all ranks; empty: one process. For each rule: a place for the rule, and one
+  /// for each role.
   std::vector<bool> used_by_any_{};
   std::vector<uint64_t> watched_{};  // passes since the last step that the observer requested
   bool lists_sites_ = true, repeats_ = false;

@@ -98,9 +98,9 @@ std::vector<const Quantizer*> PolicySession::grids_from_history() const {
 std::string PolicySession::seen() const {
   Json used = Json::array(), scales = Json::array();
   for (std::size_t i = 0; i < matcher_.book().rules.size() && !rules_used_; ++i) {
-    if (is_met(i)) used.push_back(3 * i);
-    for (const std::size_t operand : {0, 1})
-      if (is_met(i, operand)) used.push_back(3 * i + 1 + operand);
+    if (is_met(i)) used.push_back(place_of(i, {}));
+    for (const auto& [role, said] : matcher_.book().rules[i].roles)
+      if (is_met(i, role)) used.push_back(place_of(i, role));
   }
   const std::vector<const Quantizer*> grids = grids_from_history();
   for (const auto& [name, quantizer, amax] : scales_->noted()) {
@@ -116,7 +116,7 @@ void PolicySession::hear(std::span<const std::string> seen_by_all) {
   const std::vector<const Quantizer*> grids = grids_from_history();
   for (const std::string& text : seen_by_all) {
     const Json seen = Json::parse(text);
-    if (seen["met"].get<bool>()) used_by_any_.resize(3 * matcher_.book().rules.size());
+    if (seen["met"].get<bool>()) used_by_any_.resize(place_of(matcher_.book().rules.size(), {}));
     for (const Json& place : seen["used"]) used_by_any_.at(place.get<std::size_t>()) = true;
     for (const Json& scale : seen["scales"])
       scales_->note({scale[0].get<std::string>(), *grids.at(scale[1].get<std::size_t>()),
