@@ -20,7 +20,8 @@ struct Deviation {
   std::size_t input = 0;
   int64_t elements = 0;
   /// The relative error of the tensor's quantizer or cast, sqrt(sum e^2 / sum x^2), divided by the
-  /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits.
+  /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits. None for tables and for
+  /// functions of the program.
   double rounding = none;
   /// For results and gradients: the relative difference from the same operation in f32 on operands
   /// that were not rounded.

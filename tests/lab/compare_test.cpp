@@ -84,6 +84,20 @@ TEST_CASE("Gaussian numbers in a linear layer round as every format predicts") {
   }
 }
 
+TEST_CASE("nothing predicts the error of a table, which has no significands") {
+  const amp::Strategy table =
+      policy::parse(R"({"halftone_policy": 1, "name": "t", "extends": "fp32",
+    "rules": [{"match": {"op": "linear"}, "weight": {"table": [-1, -0.5, 0, 0.5, 1],
+               "scale": {"per": "block", "block": [1, 64], "format": "f32"}}}]})");
+  const Comparison c = lab::compare(linear, amp::Strategy::named("fp32"), table);
+  CHECK(c.first == -1);
+  int seen = 0;
+  for (const Deviation& row : c.rows)
+    if (row.role == Role::weight) CHECK(std::isnan(row.rounding)), ++seen;
+    else if (row.role == Role::output) CHECK(row.amplification < 1.4);
+  CHECK(seen == 1);
+}
+
 TEST_CASE("a result, or a gradient, 1 + 2^-5 times what it should be is named first, everywhere") {
   const amp::Strategy candidate = amp::Strategy::named("amp-bf16");
   const Comparison sound = lab::compare(small_gpt, amp::Strategy::named("fp32"), candidate);

@@ -148,7 +148,7 @@ std::string message_under(const std::string& rules) {
 
 TEST_CASE("ordinals and operands that a file cannot have") {
   const auto ordinal = [](const char* value) {
-    return refusal_of_rule(R"("match": {"ordinal": )" + std::string(value) + "}");
+    return refusal_of_rule(R"("input": "e4m3", "match": {"ordinal": )" + std::string(value) + "}");
   };
   CHECK(ordinal("0") == "accepted");
   CHECK(ordinal("-1") ==
@@ -201,6 +201,20 @@ TEST_CASE("ordinals and operands that a model does not have") {
         }) ==
         "[policy t] rule 0 (\"r\"): \"input.1\" changes no tensor: operand 1 is not an activation "
         "at any site of the rule. Use \"weight\" for parameters, or mark the rule \"optional\".");
+}
+
+TEST_CASE("a role that no tensor of the rule's sites has is an error of the first step") {
+  for (const char* role : {"weight", "weight.backward", "bias", "grad_weight"}) {
+    CAPTURE(role);
+    const std::string rule =
+        R"({"name": "r", "match": {"op": "relu"}, ")" + std::string(role) + R"(": "e4m3")";
+    CHECK(message_under(rule + "}") == "[policy t] rule 0 (\"r\"): \"" + std::string(role) +
+                                           "\" changes no tensor: there is none at any site of the "
+                                           "rule. Leave it out, or mark the rule \"optional\".");
+    CHECK(message_under(rule + R"(, "optional": true})").empty());
+  }
+  CHECK(
+      message_under(R"({"match": {"op": "relu"}, "input": "e4m3", "grad_input": "e5m2"})").empty());
 }
 
 // --- tables and texts

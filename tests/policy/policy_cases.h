@@ -29,8 +29,9 @@ inline std::string refusal_of(const std::string& entries) {
 inline std::string refusal_of_rule(const std::string& entries) {
   return refusal_of(R"("rules": [{)" + entries + "}]");
 }
+/// The same for a quantizer that a rule uses.
 inline std::string refusal_of_quantizer(const std::string& entries) {
-  return refusal_of(R"("quantizers": {"q": {)" + entries + "}}");
+  return refusal_of(R"("quantizers": {"q": {)" + entries + R"(}}, "rules": [{"weight": "q"}])");
 }
 
 }  // namespace halftone::test

@@ -52,6 +52,43 @@ TEST_CASE("formats and quantizers") {
         "/quantizers/q/scaling: a quantizer has no entry \"scaling\". Did you mean \"scale\"?");
 }
 
+TEST_CASE("formats without a sign bit are for scales") {
+  CHECK(refusal_of_rule(R"("weight": "ue4m3")") ==
+        "/rules/0/weight: ue4m3 has no sign bit, and tensors have negative numbers. Use it for a "
+        "scale, or choose a format with a sign, such as e4m3.");
+  CHECK(contains(refusal_of_rule(R"("weight": "e8m0")"), "/rules/0/weight: e8m0 has no sign bit"));
+  CHECK(contains(refusal_of_quantizer(R"("format": "ue5m3")"),
+                 "/quantizers/q/format: ue5m3 has no sign bit"));
+  CHECK(contains(refusal_of(R"("optimizer": {"parameters": "ue5m3"})"),
+                 "/optimizer/parameters: ue5m3 has no sign bit"));
+  CHECK(refusal_of_rule(R"("accumulate": {"format": "ue5m3"})") ==
+        "/rules/0/accumulate/format: ue5m3 has no sign bit, and sums can be negative. Choose a "
+        "format with a sign.");
+  CHECK(refusal_of_quantizer(R"("format": "e2m1", "scale": {"per": "block", "format": "ue5m3"})") ==
+        "accepted");
+}
+
+TEST_CASE("entries without effect") {
+  CHECK(refusal_of(R"("quantizers": {"q": {"format": "e4m3"}})") ==
+        "/quantizers/q: nothing in this file uses it. Name it in a rule, or leave it out.");
+  CHECK(refusal_of(R"("formats": {"f": {"exponent": 4, "fraction": 3}})") ==
+        "/formats/f: nothing in this file uses it. Name it in a rule, or leave it out.");
+  CHECK(refusal_of(R"("formats": {"f": "e4m3"}, "rules": [{"weight": "f"}])") == "accepted");
+  CHECK(refusal_of(R"("formats": {"f": "e4m3"}, "quantizers": {"q": {"format": "f"}},
+                      "rules": [{"weight": {"like": "q"}}])") == "accepted");
+  CHECK(refusal_of(R"("quantizers": {"q": "e4m3"}, "optimizer": {"states": {"exp_avg": "q"}})") ==
+        "accepted");
+  // A base's rules keep the base's quantizer.
+  CHECK(refusal_of(R"("extends": "te_current", "quantizers": {"forward": "e5m2"})") ==
+        "/quantizers/forward: nothing in this file uses it. Name it in a rule, or leave it out.");
+
+  CHECK(refusal_of_rule("") ==
+        "/rules/0: the rule sets nothing. Give it an entry, such as "
+        "\"input\" or \"compute\", or leave it out.");
+  CHECK(contains(refusal_of_rule(R"("name": "n", "match": {"op": "linear"})"), "sets nothing"));
+  CHECK(refusal_of_rule(R"("weight": "none")") == "accepted");
+}
+
 TEST_CASE("scales") {
   const auto refusal_of_scale = [](const std::string& scale) {
     return refusal_of_quantizer(R"("format": "e4m3", "scale": )" + scale);
@@ -91,6 +128,9 @@ TEST_CASE("scales") {
         "/quantizers/q/scale/outer: \"tensor_level\" says the same for a tensor. Leave one out.");
   CHECK(refusal_of_scale(R"({"per": "block", "fit": "mae"})") ==
         "/quantizers/q/scale/fit: mse, got \"mae\".");
+  CHECK(refusal_of_scale(R"({"per": "block", "fit": "mse", "rule": "rceil"})") ==
+        "/quantizers/q/scale/rule: this has no effect: it is of scales without \"fit\". Leave it "
+        "out.");
   CHECK(refusal_of_scale(R"({"per": "block", "fit": "mse", "choose": {"from": [6]}})") ==
         "/quantizers/q/scale/fit: \"choose\" says which scales a block tries. Leave one out.");
   CHECK(refusal_of_scale(R"({"per": "tensor", "from": "past"})") ==
