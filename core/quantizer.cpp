@@ -117,7 +117,7 @@ void check_table(std::string_view op, const Quantizer& quantizer) {
   for (std::size_t i = 0; i < table.size(); ++i)
     if (!std::isfinite(table[i]) || (i > 0 && !(table[i] > table[i - 1])))
       fail<UsageError>(op, "number ", i, " of a table is ", table[i],
-                       ". Numbers must be finite and ascending.");
+                       ". Numbers must be finite, and no two may be the same f32 number.");
   if (quantizer.grid != Quantizer::of_table(table).grid)
     fail<UsageError>(op, "the grid does not describe its table. Use Quantizer::of_table().");
   if (quantizer.rounding == Rounding::to_odd)

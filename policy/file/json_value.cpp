@@ -65,6 +65,13 @@ class Guard {
   std::vector<std::set<std::string>> keys_{};
 };
 
+/// Returns where a number begins that the JSON library quotes in a message: "... parsing '1e400'".
+std::size_t place_of_number(std::string_view text, std::string_view message) {
+  const std::size_t end = message.rfind('\''), begin = message.rfind('\'', end - 1) + 1;
+  const std::size_t at = text.find(message.substr(begin, end - begin));
+  return at == std::string_view::npos ? 0 : at;
+}
+
 /// Returns a key as a JSON pointer spells it.
 std::string escaped(std::string_view key) {
   std::string text;
@@ -94,8 +101,11 @@ Json parsed_json(const std::string& where, std::string_view text) {
   } catch (const nlohmann::json::parse_error& error) {
     refuse_at(where, text, error.byte > 0 ? error.byte - 1 : 0,
               "not JSON. Remarks go into \"about\".");
+  } catch (const nlohmann::json::out_of_range& error) {
+    refuse_at(where, text, place_of_number(text, error.what()),
+              "the number does not fit in 64 bits. Choose a number up to 1.7e308.");
   } catch (const nlohmann::json::exception&) {
-    fail<FormatError>(where, "not JSON: a number is out of range, or a text is not UTF-8.");
+    fail<FormatError>(where, "not JSON: a text is not UTF-8.");
   }
 }
 

@@ -197,7 +197,8 @@ TEST_CASE("parts of a quantizer") {
   CHECK(refusal_of_quantizer(R"("table": [0, 1, 0.5])") == "accepted");
   CHECK(contains(refusal_of_quantizer(R"("table": [1])"), "q/table: a table has 1 numbers. "));
   CHECK(contains(refusal_of_quantizer(R"("table": [1, 0, 1])"),
-                 "q/table: number 2 of a table is 1. Numbers must be finite and ascending."));
+                 "q/table: number 2 of a table is 1. Numbers must be finite, and no two may be "
+                 "the same f32 number."));
   CHECK(refusal_of_quantizer(R"("table": [1, 0], "format": "e2m1")") ==
         "/quantizers/q/table: a quantizer has a format or a table. Leave one out.");
   CHECK(contains(refusal_of_quantizer(R"("table": [1, 0], "rounding": "to_odd")"),
