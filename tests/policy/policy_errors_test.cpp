@@ -15,7 +15,7 @@ TEST_CASE("text that is not JSON is an error with line and column") {
   CHECK(contains(refusal_of_text(R"({"halftone_policy": NaN})"), "not JSON"));
   CHECK(contains(refusal_of_text("{\"a\": \"\xff\"}"), "not JSON"));
   CHECK(refusal_of(R"("seed": 1e999)") ==
-        "line 1, column 44: the number does not fit in 64 bits. Choose a number up to 1.7e308.");
+        "line 1, column 45: the number does not fit in 64 bits. Choose a number up to 1.7e308.");
   CHECK(refusal_of(R"("seed": 1, "seed": 1)") ==
         "the entry \"seed\" occurs twice in one object. Keep one of them.");
   CHECK(refusal_of(R"("rules": [{"match": {"op": "add", "op": "mul"}}])") ==
