@@ -235,7 +235,9 @@ PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const 
     case Compute::f16: decision.cast_class = CastClass::low_precision, decision.dtype = f16; break;
     case Compute::widest: decision.cast_class = CastClass::widest_input; break;
     case Compute::as_is: decision.cast_class = CastClass::as_is; break;
-    case Compute::refuse: decision.cast_class = CastClass::banned; break;
+    case Compute::refuse:
+      fail<UsageError>(where_, current_->name, ": a rule refuses ", op.name,
+                       " here. Change the model, or except this place.");
   }
   return decision;
 }

@@ -217,6 +217,12 @@ TEST_CASE("a role that no tensor of the rule's sites has is an error of the firs
       message_under(R"({"match": {"op": "relu"}, "input": "e4m3", "grad_input": "e5m2"})").empty());
 }
 
+TEST_CASE("an operation that a rule refuses is named with its site") {
+  CHECK(message_under(R"({"match": {"op": "relu"}, "compute": "refuse"})") ==
+        "[policy t] products/relu.0: a rule refuses relu here. Change the model, or except this "
+        "place.");
+}
+
 // --- tables and texts
 
 TEST_CASE("tables show operands, and hashes depend on their effect") {
