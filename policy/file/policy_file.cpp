@@ -77,7 +77,7 @@ class Reader {
     if (const auto seed = top.find("seed"))
       file_.base.seed = uint64_t(seed->integer(0, std::numeric_limits<int64_t>::max()));
     require_sensible(top, file_);
-    if (depth_ == 0) {  // a file that others extend may define what only they use
+    if (depth_ == 0) {  // a file in between may redefine what only the files above it use
       if (formats) grids_.require_used("formats", *formats);
       if (quantizers) grids_.require_used("quantizers", *quantizers);
     }

@@ -192,7 +192,7 @@ NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
   if (value.is_text()) {
     const std::string name = value.text();
     if (const auto own = formats_.find(name); own != formats_.end()) {
-      unused_.erase("formats/" + name);
+      redefined_.erase("formats/" + name);
       return own->second;
     }
     if (const auto format = number_format_named(name)) return *format;
@@ -219,7 +219,8 @@ void QuantizerReader::read_formats(const JsonValue& formats) {
   for (const JsonValue& format : formats.members()) {
     require_name(format);
     const NumberFormat own = format_in(format);
-    formats_[format.key()] = own, unused_.insert("formats/" + format.key());
+    if (!formats_.emplace(format.key(), own).second)
+      formats_[format.key()] = own, redefined_.insert("formats/" + format.key());
   }
 }
 
@@ -295,11 +296,11 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
 Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
   const std::string name = value.text();
   if (const auto own = quantizers_.find(name); own != quantizers_.end()) {
-    unused_.erase("quantizers/" + name);
+    redefined_.erase("quantizers/" + name);
     return own->second;
   }
   if (const auto own = formats_.find(name); own != formats_.end()) {
-    unused_.erase("formats/" + name);
+    redefined_.erase("formats/" + name);
     return Quantizer{.grid = own->second};
   }
   if (const auto known = halftone::quantizer_named(name)) return *known;
@@ -318,14 +319,16 @@ void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
   for (const JsonValue& quantizer : quantizers.members()) {
     require_name(quantizer);
     const Quantizer own = quantizer_in(quantizer);
-    quantizers_[quantizer.key()] = own, unused_.insert("quantizers/" + quantizer.key());
+    if (!quantizers_.emplace(quantizer.key(), own).second)
+      quantizers_[quantizer.key()] = own, redefined_.insert("quantizers/" + quantizer.key());
   }
 }
 
 void QuantizerReader::require_used(std::string_view kind, const JsonValue& defined) const {
   for (const JsonValue& each : defined.members())
-    if (unused_.contains(std::string(kind) + '/' + each.key()))
-      each.refuse("nothing in this file uses it. Name it in a rule, or leave it out.");
+    if (redefined_.contains(std::string(kind) + '/' + each.key()))
+      each.refuse("this has no effect: the rules of the base keep the base's \"", each.key(),
+                  "\", and nothing in this file uses the new one. Use it in a rule of this file.");
 }
 
 }  // namespace halftone::policy

@@ -32,8 +32,8 @@ class QuantizerReader {
   /// clip, average, scale}.
   Quantizer quantizer_in(const JsonValue& value) const;
 
-  /// Refuses a format or quantizer of `defined` that nothing has read since. kind: "formats" or
-  /// "quantizers", the entry that defines them.
+  /// Refuses a format or quantizer of `defined` that the base also defines, if nothing has read the
+  /// new one. kind: "formats" or "quantizers", the entry that defines them.
   void require_used(std::string_view kind, const JsonValue& defined) const;
 
  private:
@@ -42,7 +42,7 @@ class QuantizerReader {
   Quantizer quantizer_named_at(const JsonValue& value) const;
   std::map<std::string, NumberFormat> formats_{};
   std::map<std::string, Quantizer> quantizers_{};
-  mutable std::set<std::string> unused_{};  // "formats/x", "quantizers/x"
+  mutable std::set<std::string> redefined_{};  // and not read since: "formats/x", "quantizers/x"
 };
 
 }  // namespace halftone::policy

@@ -69,18 +69,16 @@ TEST_CASE("formats without a sign bit are for scales") {
 }
 
 TEST_CASE("entries without effect") {
-  CHECK(refusal_of(R"("quantizers": {"q": {"format": "e4m3"}})") ==
-        "/quantizers/q: nothing in this file uses it. Name it in a rule, or leave it out.");
-  CHECK(refusal_of(R"("formats": {"f": {"exponent": 4, "fraction": 3}})") ==
-        "/formats/f: nothing in this file uses it. Name it in a rule, or leave it out.");
-  CHECK(refusal_of(R"("formats": {"f": "e4m3"}, "rules": [{"weight": "f"}])") == "accepted");
-  CHECK(refusal_of(R"("formats": {"f": "e4m3"}, "quantizers": {"q": {"format": "f"}},
-                      "rules": [{"weight": {"like": "q"}}])") == "accepted");
-  CHECK(refusal_of(R"("quantizers": {"q": "e4m3"}, "optimizer": {"states": {"exp_avg": "q"}})") ==
-        "accepted");
   // A base's rules keep the base's quantizer.
   CHECK(refusal_of(R"("extends": "te_current", "quantizers": {"forward": "e5m2"})") ==
-        "/quantizers/forward: nothing in this file uses it. Name it in a rule, or leave it out.");
+        "/quantizers/forward: this has no effect: the rules of the base keep the base's "
+        "\"forward\", and nothing in this file uses the new one. Use it in a rule of this file.");
+  CHECK(refusal_of(R"("extends": "te_current", "quantizers": {"forward": "e5m2"},
+                      "rules": [{"match": {"op": "linear"}, "weight": "forward"}])") == "accepted");
+  CHECK(refusal_of(R"("extends": "te_current", "quantizers": {"forward": "e5m2"},
+                      "optimizer": {"states": {"exp_avg": {"like": "forward"}}})") == "accepted");
+  // A rule can be taken out without its quantizer.
+  CHECK(refusal_of(R"("quantizers": {"q": {"format": "e4m3"}})") == "accepted");
 
   CHECK(refusal_of_rule("") ==
         "/rules/0: the rule sets nothing. Give it an entry, such as "
