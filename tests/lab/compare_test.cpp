@@ -92,9 +92,12 @@ TEST_CASE("nothing predicts the error of a table, which has no significands") {
   const Comparison c = lab::compare(linear, amp::Strategy::named("fp32"), table);
   CHECK(c.first == -1);
   int seen = 0;
-  for (const Deviation& row : c.rows)
-    if (row.role == Role::weight) CHECK(std::isnan(row.rounding)), ++seen;
-    else if (row.role == Role::output) CHECK(row.amplification < 1.4);
+  for (const Deviation& row : c.rows) {
+    if (row.role == Role::output) CHECK(row.amplification < 1.4);
+    if (row.role != Role::weight) continue;
+    CHECK(std::isnan(row.rounding));
+    ++seen;
+  }
   CHECK(seen == 1);
 }
 
