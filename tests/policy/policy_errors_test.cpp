@@ -116,9 +116,10 @@ TEST_CASE("strategies: base, weights, lists, loss scale") {
 TEST_CASE("rules") {
   CHECK(refusal_of(R"("rules": {})") == "/rules: expected a list, got an object.");
   CHECK(refusal_of(R"("rules": ["mxfp8"])") == "/rules/0: a rule is an object, got a text.");
-  CHECK(refusal_of(R"("rules": [{}, {"imput": "mxfp8"}])") ==
+  CHECK(refusal_of(R"("rules": [{"weight": "none"}, {"imput": "mxfp8"}])") ==
         "/rules/1/imput: a rule has no entry \"imput\". Did you mean \"input\"?");
-  CHECK(refusal_of(R"("rules": [{}, {}, {"match": {"op": "sofmax"}}])") ==
+  CHECK(refusal_of(
+            R"("rules": [{"weight": "none"}, {"weight": "none"}, {"match": {"op": "sofmax"}}])") ==
         "/rules/2/match/op: there is no operation named \"sofmax\". Did you mean \"softmax\"?");
   CHECK(contains(refusal_of_rule(R"("match": {"op": ["linear", "conv3d"]})"),
                  "/rules/0/match/op/1: there is no operation named \"conv3d\". "));
@@ -197,7 +198,8 @@ TEST_CASE("control characters never reach a terminal") {
   // Their neighbors are letters.
   for (const char* letter : {"\\u00a0", "\\u2029", "\\u202f", "\\u2065", "\\u206a", "\\u00e4"}) {
     CAPTURE(letter);
-    CHECK(refusal_of_rule("\"name\": \"" + std::string(letter) + '"') == "accepted");
+    CHECK(refusal_of_rule("\"weight\": \"none\", \"name\": \"" + std::string(letter) + '"') ==
+          "accepted");
   }
 }
 
@@ -229,7 +231,7 @@ TEST_CASE("entries that contradict each other") {
   CHECK(refusal_of(R"("extends": "amp-fp16", "weights": {"dtype": "f64"}, "autocast": null)") ==
         "accepted");
 
-  CHECK(refusal_of(R"("rules": [{}, {"compute": "low"}])") ==
+  CHECK(refusal_of(R"("rules": [{"weight": "none"}, {"compute": "low"}])") ==
         "/rules/1/compute: the rule computes in \"low\", the dtype of autocast, and there is none. "
         "Say \"bf16\" or \"f16\", or add \"autocast\".");
   CHECK(refusal_of(R"("extends": "amp-bf16", "rules": [{"compute": "low"}])") == "accepted");

@@ -37,7 +37,7 @@ TEST_CASE("the whole grammar is read") {
        "weight.backward": "b", "bias": "bf16", "output": "small", "grad_output": "c",
        "grad_output.weight": {"format": "e5m2"}, "grad_input": "mxfp4", "grad_weight": "e3m4",
        "accumulate": {"format": "e8m13", "rounding": "toward_zero", "chunk": 128}, "optional": true},
-      {"match": {"steps": [5, null], "except": ["a.b", "c"]}}],
+      {"weight": "none", "match": {"steps": [5, null], "except": ["a.b", "c"]}}],
     "optimizer": {"state_dtype": "bf16", "parameters": "e8m15", "states": {"exp_avg": "c"}},
     "loss_scale": {"init": 256, "growth": 4, "backoff": 0.25, "interval": 10, "min": 1, "max": 1024,
                    "hysteresis": 2},

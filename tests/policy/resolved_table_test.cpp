@@ -16,6 +16,8 @@ namespace {
 
 using nlohmann::json;
 
+const std::string unchanged = R"({"weight": "none"})";  // a rule without effect
+
 const policy::PolicySession& session_in(const amp::Training& training) {
   return policy::session_of(training);
 }
@@ -114,8 +116,8 @@ TEST_CASE("differences between two policies are those of their content, not of t
 }
 
 TEST_CASE("a wire is in the table, in JSON, in the hash and among differences") {
-  const Resolved plain(policy_with("{}")),
-      wired(policy_with("{}", R"(, "communication": {"gradients": "f8_e4m3"})"));
+  const Resolved plain(policy_with(unchanged)),
+      wired(policy_with(unchanged, R"(, "communication": {"gradients": "f8_e4m3"})"));
   CHECK(contains(wired.table(), "gradients, on their way to the sum: f8_e4m3\n"));
   CHECK(!contains(plain.table(), "gradients, on their way"));
   CHECK(json::parse(policy::resolved_json(wired.session()))["communication"] ==
@@ -130,7 +132,7 @@ TEST_CASE("a wire is in the table, in JSON, in the hash and among differences") 
 }
 
 TEST_CASE("grids of parameters and states, seed and evaluation differ as well") {
-  const Resolved plain(policy_with("{}"));  // a rule without settings
+  const Resolved plain(policy_with(unchanged));
   const Resolved grids(
       policy_with("", R"(, "optimizer": {"parameters": "e8m15", "states": {"exp_avg": "bf16"}},
                            "seed": 3, "evaluation": "reference")"));
