@@ -2,6 +2,7 @@
 // again.
 #include <doctest/doctest.h>
 
+#include <halftone/amp/training.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/session/session.h>
