@@ -277,6 +277,24 @@ TEST_CASE("the run as a whole: loss, time, bytes, and conditions on the statisti
   CHECK(parsed_csv(text.str()).size() == 3);
 }
 
+TEST_CASE("a statistic that no run has is an error without rows, with the nearest name") {
+  const Folder folder(survey, R"({"step":1,"train/loss":3})");
+  const auto refusal = [&](const char* name) {
+    std::ostringstream text;
+    const std::string message = message_of<UsageError>([&] {
+      lab::write_table({.paths = {folder.path}, .only = {"loss", name}}, text);
+    });
+    CHECK(text.str().empty());
+    return message;
+  };
+  CHECK(refusal("train/los") ==
+        "[--where] no row of these runs has the statistic \"train/los\". Did you mean "
+        "\"train/loss\"?");
+  CHECK(contains(refusal("nosuch"), "\"nosuch\". Known: "));
+  CHECK(contains(refusal("nosuch"), ", sqnr, "));
+  CHECK(refusal("validation_loss").empty());  // a result, although this run had no such data
+}
+
 TEST_CASE("numbers have all digits that they need") {
   const double numbers[] = {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, 123456789.125, -0.5};
   json line{{"step", 1}};
