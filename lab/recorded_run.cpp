@@ -9,52 +9,14 @@
 #include <halftone/core/quoted.h>
 #include <halftone/lab/workloads/choices.h>
 #include <halftone/lab/json_input.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/lab/run_folder.h>
+#include <halftone/lab/run_files/summary_fields.h>
+#include <halftone/policy/telemetry/worst_rows.h>
 
 namespace halftone::lab {
 
 namespace {
 using policy::Json, policy::JsonValue;
-
-constexpr std::string_view damaged =
-    " It is damaged, or of another program: make it anew with halftone-lab run.";
-
-[[noreturn]] void refuse(const std::filesystem::path& file, std::string_view what) {
-  fail<FormatError>("rerun", policy::printable(file.string()), ": ",
-                    policy::printable(std::string(what)));
-}
-
-/// Calls `read`; its errors name the file.
-template <class Read> auto of_file(const std::filesystem::path& file, const Read& read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    std::string_view message = error.what();
-    if (const std::size_t end = message.find("] "); message.starts_with('[') && end < message.npos)
-      message.remove_prefix(end + 2);
-    refuse(file, std::string(message) + std::string(damaged));
-  }
-}
-
-JsonValue wanted(const JsonValue& object, std::string_view key) {
-  if (!object.is_object()) object.refuse("expected an object.");
-  const auto found = object.find(key);
-  if (!found) object.refuse("the entry \"", key, "\" is missing.");
-  return *found;
-}
-
-uint64_t seed_of(const JsonValue& value) {
-  if (!value.json().is_number_unsigned())
-    value.refuse("expected a whole number from 0 to 2^64 - 1.");
-  return value.json().get<uint64_t>();
-}
-
-std::string hash_in(const JsonValue& value) {
-  const std::string text = value.text();
-  if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    value.refuse("expected 16 hexadecimal digits, got \"", text.substr(0, 40), "\".");
-  return text;
-}
 
 /// Returns a choice by name; "" for null, which means the workload's own.
 std::string choice_in(const JsonValue& value, std::span<const std::string_view> names) {
@@ -64,55 +26,74 @@ std::string choice_in(const JsonValue& value, std::span<const std::string_view> 
   return name;
 }
 
-constexpr int64_t most_steps = int64_t(1) << 40;
-
+/// Reads a summary whose fields have been checked.
 void read_summary(const JsonValue& summary, RecordedRun& run) {
-  if (const int64_t format = wanted(summary, "format").integer(0, 1'000'000); format != 1)
-    summary.refuse("the format is ", format, ", and this program reads 1.");
+  const Json& fields = summary.json();
   RunOptions& o = run.options;
-  o.workload = wanted(summary, "workload").text();
-  o.seeds = {seed_of(wanted(summary, "seed"))};
-  o.steps = wanted(summary, "steps").integer(1, most_steps);
-  const JsonValue lr = wanted(summary, "lr");
-  o.choices.lr = lr.number();
-  if (!(o.choices.lr > 0)) lr.refuse("expected a number above 0, got ", o.choices.lr, '.');
+  o.workload = fields["workload"].get<std::string>();
+  o.seeds = {fields["seed"].get<uint64_t>()};
+  o.steps = fields["steps"].get<int64_t>();
+  o.choices.lr = fields["lr"].get<double>();
   o.choices.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
   o.choices.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
   if (const JsonValue from = wanted(summary, "from"); !from.is_null()) {
-    const JsonValue path = wanted(from, "path");
-    o.choices.from = path.text();
-    if (o.choices.from.empty()) path.refuse("expected a path, got \"\".");
-    run.from_hash = hash_in(wanted(from, "hash"));
+    o.choices.from = from.json()["path"].get<std::string>();
+    run.from_hash = from.json()["hash"].get<std::string>();
   }
-  run.weights_hash = hash_in(wanted(summary, "weights_hash"));
-  hash_in(wanted(summary, "policy_hash"));
+  run.weights_hash = fields["weights_hash"].get<std::string>();
   if (const auto portable = summary.find("portable_bits"); portable && !portable->is_null())
     run.portable_bits = portable->boolean();
+}
+
+/// Returns the content of summary.json with its fields checked.
+Json checked_summary(std::string_view op, const std::filesystem::path& file) {
+  return of_file(op, file, [&] {
+    const std::string text = files::read_text(op, file, std::size_t(1) << 20);
+    if (!Json::accept(text)) fail<FormatError>("summary", "it is no JSON.");
+    Json summary = policy::parsed_json(std::string(op), text);
+    require_fields(JsonValue(std::string(op), "", summary));
+    return summary;
+  });
 }
 }  // namespace
 
 RecordedRun read_run(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "summary.json", policy = folder / "policy.json";
+  const std::filesystem::path file = folder / "summary.json";
   if (!std::filesystem::is_regular_file(file))
-    refuse(file,
-           "there is no such file. Give the folder of a run, as halftone-lab run --out leaves "
-           "it.");
+    refuse_file("rerun", file,
+                "there is no such file. Give the folder of a run, as halftone-lab run --out leaves "
+                "it.");
   RecordedRun run;
-  of_file(file, [&] {
-    const std::string text = files::read_text("rerun", file, std::size_t(1) << 20);
-    if (!Json::accept(text)) fail<FormatError>("rerun", "it is no JSON.");
-    run.summary = policy::parsed_json("rerun", text);
-    read_summary(JsonValue("rerun", "", run.summary), run);
-  });
-  of_file(policy, [&] {
-    const std::string there = policy::hash(policy::read(policy));
-    if (const std::string& said = run.summary["policy_hash"].get_ref<const std::string&>();
-        there != said)
-      fail<FormatError>("rerun", "its hash is ", there, ", and that of the run's policy ", said,
-                        ".");
-  });
-  run.options.policies = {policy.string()};
+  run.summary = checked_summary("rerun", file);
+  of_file("rerun", file, [&] { read_summary(JsonValue("rerun", "", run.summary), run); });
+  require_policy("rerun", folder, run.summary["policy_hash"].get<std::string>());
+  run.options.policies = {(folder / "policy.json").string()};
   return run;
+}
+
+void require_finished_run(std::string_view op, const std::filesystem::path& folder) {
+  const Json summary = checked_summary(op, folder / "summary.json");
+  std::vector<const char*> names{"policy.json", "resolved.json", "metrics.jsonl"};
+  if (summary.value("probe", 0) > 0) names.push_back("probe.jsonl");
+  std::error_code ignored;
+  for (const char* name : names)
+    if (!std::filesystem::is_regular_file(folder / name, ignored))
+      refuse_file(op, folder / name,
+                  "there is no such file, although the run is finished. Put it back, or remove the "
+                  "folder: then this run is done again.");
+  require_policy(op, folder, summary["policy_hash"].get<std::string>());
+}
+
+std::vector<std::string> add_telemetry(std::string_view op, const std::filesystem::path& folder,
+                                       RunResult& run) {
+  RunFolder files(op, folder);
+  policy::WorstRows worst;
+  files.each_probe_line([&](const policy::ProbeRow& row) { worst.add({row}, {}); },
+                        [&](const policy::UpdateRow& row) { worst.add({}, {row}); });
+  run.worst_underflow = worst.underflow, run.worst_site = worst.underflow_at;
+  run.least_sqnr = worst.sqnr, run.least_sqnr_site = worst.sqnr_at;
+  run.updates = worst.stored;
+  return files.notes();
 }
 
 std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
@@ -129,8 +110,12 @@ std::optional<RunResult> finished_run(std::string_view op, const std::filesystem
                       "\". Remove the folder, and this run is done again.");
   };
   const auto optional = [&](const char* name) {
-    return number_in(summary, name).value_or(std::nan(""));
+    return summary.contains(name) ? needed(name) : std::nan("");
   };
+  if (summary.contains("skipped_steps") && !count_in(summary, "skipped_steps"))
+    fail<FormatError>(op, file.string(),
+                      " has no count \"skipped_steps\". Remove the folder, and this run is done "
+                      "again.");
   return RunResult{.policy = policy,
                    .seed = seed,
                    .loss = needed("loss"),

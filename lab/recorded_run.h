@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <halftone/lab/run.h>
 #include <halftone/policy/file/json_value.h>
@@ -27,6 +28,16 @@ RecordedRun read_run(const std::filesystem::path& folder);
 /// Throws FormatError in the name of `op`.
 std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
                                       const std::string& policy, uint64_t seed);
+
+/// Checks the folder of a finished run: every field of summary.json, the hash of policy.json, and
+/// that resolved.json, metrics.jsonl and (if the run had a probe) probe.jsonl exist. Reads no
+/// weights. Throws FormatError in the name of `op`.
+void require_finished_run(std::string_view op, const std::filesystem::path& folder);
+
+/// Adds what the probe of a finished run measured: its worst tensors and its lost updates. Changes
+/// nothing without probe.jsonl. Returns notes about lines that could not be read.
+std::vector<std::string> add_telemetry(std::string_view op, const std::filesystem::path& folder,
+                                       RunResult& run);
 
 /// Writes the settings that all runs of a folder share to `file`, or compares them with those that
 /// are there. Throws UsageError in the name of `op` for others, and for text that is not UTF-8.

@@ -146,6 +146,7 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
                                       const policy::Json& settings, int64_t probe, int64_t trace) {
   auto done = finished_run("run", folder, run.policy, run.seed);
   if (!done) return {};
+  require_finished_run("run", folder);
   const policy::Json summary = policy::parsed_json("run", done->summary);
   policy::Json there;
   for (const auto& [name, value] : settings.items())
@@ -165,6 +166,16 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
     fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
                      policy::printable(others.front()), ". Choose another folder, or remove it.");
   return done;
+}
+
+/// Reads the telemetry of a finished run into its result. Reports what is missing in its folder.
+void read_telemetry(const std::filesystem::path& folder, RunResult& run, std::ostream& progress) {
+  for (const std::string& note : add_telemetry("run", folder, run))
+    progress << policy::printable(note) << '\n';
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / "checkpoints", ignored))
+    progress << policy::printable((folder / "checkpoints").string())
+             << " is missing: no run can start from this one.\n";
 }
 
 struct NamedPolicy {
@@ -324,6 +335,7 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
     for (const NamedPolicy& policy : policies) {
       Prepared p = prepared(options, own, policy, seed);
       p.order = std::size_t(&policy - policies.data());
+      if (p.done) read_telemetry(p.folder, *p.done, progress);
       std::optional<RunResult> result =
           p.done ? p.done : trained(options, std::move(p), policy.file);
       if (!result) return results;

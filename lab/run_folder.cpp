@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/json_input.h>
+#include <halftone/lab/run_files/summary_fields.h>
 
 namespace halftone::lab {
 
@@ -179,9 +181,23 @@ void RunFolder::note_skipped(int64_t lines, const char* file) {
                      " skipped, for what is in them could not be read.");
 }
 
+void RunFolder::note_missing(const char* file, const char* what) {
+  if (has("summary.json"))
+    notes_.push_back((path_ / file).string() + ": there is no such file, so " + what + '.');
+}
+
+void RunFolder::require_own_policy() {
+  const auto summary = this->summary();
+  if (!summary) return;
+  if (has("policy.json")) require_policy(op_, path_, summary->texts.at("policy_hash"));
+  else note_missing("policy.json", "the policy's hash was not checked");
+}
+
 std::optional<RunSummary> RunFolder::summary() const {
   if (!has("summary.json")) return {};
   const json file = read_json(op_, path_ / "summary.json");
+  of_file(op_, path_ / "summary.json",
+          [&] { require_fields(policy::JsonValue(op_, "", policy::Json(file))); });
   RunSummary result;
   const auto keep = [&](const std::string& name, const json& value) {
     if (value.is_string()) result.texts[name] = value.get<std::string>();
@@ -202,6 +218,7 @@ std::optional<RunSummary> RunFolder::summary() const {
 void RunFolder::each_metrics_line(const std::function<void(const MetricsLine&)>& use) {
   if (is_file_ ? path_.extension() == ".csv" : !has("metrics.jsonl")) {
     if (is_file_ || has("metrics.csv")) read_csv_metrics(use);
+    else note_missing("metrics.jsonl", "the metrics of the run's steps are left out");
     return;
   }
   note_skipped(each_json_line(op_, is_file_ ? path_ : path_ / "metrics.jsonl",
@@ -244,7 +261,11 @@ void RunFolder::read_csv_metrics(const std::function<void(const MetricsLine&)>& 
 
 void RunFolder::each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                                 const std::function<void(const policy::UpdateRow&)>& update) {
-  if (!has("probe.jsonl")) return;
+  if (!has("probe.jsonl")) {
+    if (auto summary = this->summary(); summary && summary->numbers["probe"] > 0)
+      note_missing("probe.jsonl", "the telemetry of the run is left out");
+    return;
+  }
   note_skipped(each_json_line(op_, path_ / "probe.jsonl",
                               [&](const json& line) {
                                 if (line.contains("site")) {
@@ -259,9 +280,12 @@ void RunFolder::each_probe_line(const std::function<void(const policy::ProbeRow&
                "probe.jsonl");
 }
 
-std::vector<RecordedSite> RunFolder::resolved() const {
+std::vector<RecordedSite> RunFolder::resolved() {
   std::vector<RecordedSite> result;
-  if (!has("resolved.json")) return result;
+  if (!has("resolved.json")) {
+    note_missing("resolved.json", "the treatment of the run's sites is left out");
+    return result;
+  }
   const json file = read_json(op_, path_ / "resolved.json");
   for (const json& site : array_in(file, "sites")) {
     if (text_in(site, "site").empty()) continue;
@@ -281,7 +305,17 @@ double order_of(const RunFolder& folder) {
     if (!summary) return 0;
     const auto order = summary->numbers.find("order");
     return order == summary->numbers.end() ? 0 : order->second;
-  } catch (const FormatError&) { return 0; }  // the caller reads the file again and reports it
+  } catch (const FormatError&) { return 0; }  // run_folders() reads the file again and reports it
+}
+
+/// Keeps the first of several paths to one run.
+void keep_first_of_each(std::vector<RunFolder>& folders) {
+  std::set<std::filesystem::path> seen;
+  std::erase_if(folders, [&](const RunFolder& folder) {
+    std::error_code error;
+    const std::filesystem::path whole = std::filesystem::canonical(folder.path(), error);
+    return !seen.insert(error ? folder.path() : whole).second;
+  });
 }
 }  // namespace
 
@@ -324,6 +358,8 @@ std::vector<RunFolder> run_folders(std::string_view op,
       notes.push_back(path.string() + ": it has no runs.");
   }
   if (result.empty() && !first_mistake.empty()) throw FormatError(first_mistake);
+  keep_first_of_each(result);
+  for (RunFolder& folder : result) folder.require_own_policy();
   return result;
 }
 

@@ -1,5 +1,6 @@
 // Reads runs on disk (docs/telemetry.md) for the report and `halftone-lab table`. Files are not
-// trusted: every field may be missing or of another type, and the last line may be cut off.
+// trusted: damage in summary.json and policy.json is an error. In other files, a part that is
+// missing or of another type is left out, and a line that cannot be read gives a note.
 #pragma once
 
 #include <cstdint>
@@ -51,21 +52,27 @@ class RunFolder {
   /// Returns false for a folder that has only a comparison or a search.
   bool was_trained() const;
 
-  /// Returns nullopt without summary.json. Throws FormatError for invalid JSON.
+  /// Returns nullopt without summary.json. Throws FormatError for invalid JSON, and for fields that
+  /// are missing or wrong (see require_fields()).
   std::optional<RunSummary> summary() const;
+  /// Throws FormatError if policy.json has another hash than the run's policy, or if summary.json
+  /// is damaged. Notes a missing policy.json. Does nothing without summary.json.
+  void require_own_policy();
   /// Calls `use` with each line that has a step, in the file's order.
   void each_metrics_line(const std::function<void(const MetricsLine&)>& use);
   /// Calls one of the functions with each line of probe.jsonl.
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
-  std::vector<RecordedSite> resolved() const;
+  std::vector<RecordedSite> resolved();
 
-  /// Says in words what was skipped.
+  /// Says in words what was skipped, and which files a finished run lacks.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   void read_csv_metrics(const std::function<void(const MetricsLine&)>& use);
   void note_skipped(int64_t lines, const char* file);
+  /// Notes that a finished run is without a file; `what` follows from it.
+  void note_missing(const char* file, const char* what);
 
   std::string op_;
   std::filesystem::path path_;
@@ -77,8 +84,10 @@ class RunFolder {
 std::optional<double> number_of(std::string_view text);
 
 /// Returns the run at each path, or all runs in it, in the order of the policies of the command
-/// that trained them, then by name. Notes a folder without runs (a sweep has such folders next to
-/// its runs). Throws FormatError for other paths that are not runs, and if no run is left.
+/// that trained them, then by name. A run that several paths lead to is read once. Notes a folder
+/// without runs (a sweep has such folders next to its runs). Throws FormatError for other paths
+/// that are not runs, if no run is left, and for a run whose summary.json or policy.json is
+/// damaged.
 std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes);

@@ -5,11 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <iostream>
+#include <set>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/files.h>
+#include <halftone/core/names.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
@@ -34,6 +36,15 @@ std::string value_text(double value) {
   char text[40];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
+
+/// The results of a run. A run that diverged has no row of its losses.
+constexpr const char* result_names[] = {"loss",
+                                        "late_loss",
+                                        "validation_loss",
+                                        "validation_accuracy",
+                                        "lr",
+                                        "milliseconds_per_step",
+                                        "skipped_steps"};
 
 class Writer {
  public:
@@ -72,7 +83,17 @@ class Writer {
              std::to_string(input) + ',';
   }
 
+  /// Throws UsageError for a statistic of `only` that the written runs do not have.
+  void require_all_known() const {
+    const std::vector<std::string_view> names(seen_.begin(), seen_.end());
+    for (const std::string& name : only_)
+      if (!seen_.contains(name))
+        fail<UsageError>("--where", "no row of these runs has the statistic ", in_quotes(name),
+                         ". ", suggestion(name, names));
+  }
+
   void value(const std::string& statistic, double value) {
+    if (!only_.empty()) seen_.insert(statistic);
     if (!only_.empty() && std::ranges::find(only_, statistic) == only_.end()) return;
     if (!json_lines_) {
       out_ << front_ << csv_cell(statistic) << ',' << value_text(value) << '\n';
@@ -88,6 +109,7 @@ class Writer {
   std::ostream& out_;
   bool json_lines_;
   const std::vector<std::string>& only_;
+  std::set<std::string> seen_{std::begin(result_names), std::end(result_names)};
   std::string run_{}, policy_{}, workload_{}, seed_{}, front_{};
 };
 
@@ -147,8 +169,7 @@ void write_summary(const RunSummary& summary, Writer& writer) {
   writer.begin_place(
       steps == summary.numbers.end() ? 0 : int64_t(std::clamp(steps->second, 0.0, 1e15)), "",
       "run");
-  for (const char* name : {"loss", "late_loss", "validation_loss", "validation_accuracy", "lr",
-                           "milliseconds_per_step", "skipped_steps"})
+  for (const char* name : result_names)
     if (const auto number = summary.numbers.find(name); number != summary.numbers.end())
       writer.value(name, number->second);
   for (const auto& [use, bytes] : summary.bytes_at_peak)
@@ -175,9 +196,12 @@ void write_table(const TableOptions& options, std::ostream& out) {
   std::vector<std::string> notes;
   std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
   for (const std::string& note : notes) std::cerr << printable(note) << '\n';
-  Writer writer(out, options.json_lines, options.only);
+  PlainText chosen;  // written at the end: a wrong name in --where is an error without rows
+  Writer writer(options.only.empty() ? out : chosen, options.json_lines, options.only);
   for (RunFolder& folder : folders)
     if (folder.was_trained()) write_run(folder, writer);
+  writer.require_all_known();
+  out << chosen.str();
 }
 
 int run_table(const TableOptions& options) {

@@ -122,6 +122,11 @@ optim::NamedTensors trained_state(const std::filesystem::path& from) {
                      " to begin with. Give a run's folder, one of its checkpoints, or a file of "
                      "Training::save().",
                      nearest_name_next_to(from));
+  } else if (!std::filesystem::is_regular_file(from / "manifest.json")) {
+    fail<UsageError>("run", from.string(),
+                     " has neither checkpoints/ nor manifest.json, so it has no trained state. "
+                     "Give a run's folder with its checkpoints/ (halftone-lab run --out makes "
+                     "them), one of its checkpoints, or a file of Training::save().");
   }
   optim::NamedTensors state = train::load_checkpoint(checkpoint).tensors;
   std::erase_if(state, [](const auto& entry) {

@@ -50,6 +50,10 @@ class Reader {
     else top.refuse("\"name\" is missing. Give the policy one.");
     if (const auto about = top.find("about")) file_.about = about->text();
     if (const auto meant = top.find("for")) {
+      if (meant->elements().empty())
+        meant->refuse(
+            "the list is empty. Name at least one model, or leave \"for\" out: then the "
+            "policy is for all models.");
       file_.meant_for.clear();
       for (const JsonValue& model : meant->elements())
         file_.meant_for.emplace_back(model_names()[model.word(model_names())]);

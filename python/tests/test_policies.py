@@ -193,7 +193,11 @@ def test_shared_and_replaced_parameters(torch):
 def test_read_runs(tmp_path):
     run = tmp_path / "w-p-0"
     run.mkdir()
-    (run / "summary.json").write_text('{"policy": "p", "seed": 0}')
+    (run / "summary.json").write_text(
+        '{"format": 1, "policy": "p", "policy_hash": "0123456789abcdef", "workload": "w", "seed": 0, "steps": 2, '
+        '"lr": 0.1, "loss": null, "late_loss": null, "milliseconds_per_step": 1, "skipped_steps": 0, '
+        '"weights_hash": "0123456789abcdef"}'
+    )
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n')
     rows = ht.read_runs(str(tmp_path / "*"))
     rows = rows if isinstance(rows, list) else rows.to_dict("records")

@@ -8,6 +8,7 @@
 
 #include <halftone/lab/report/report_data.h>
 
+#include "lab/run_files/summaries.h"
 #include "temporary_directory.h"
 
 namespace halftone::test::report_data_test {
@@ -30,24 +31,32 @@ struct Runs {
   Path add(const json& summary) {
     const Path path = directory / ("run-" + std::to_string(paths.size()));
     std::filesystem::create_directory(path);
-    write_file(path / "summary.json", summary.dump());
+    write_file(path / "summary.json", summary_with(summary).dump());
     paths.push_back(path);
     return path;
   }
+  /// A run that has not finished.
+  void without_summary() {
+    const Path path = add(json::object());
+    std::filesystem::remove(path / "summary.json");
+    write_file(path / "metrics.jsonl", "{\"step\":1,\"train/loss\":3}\n");
+  }
+  /// The data without the notes about files that these folders lack.
   ReportData data(const std::string& reference = "") const {
-    return lab::read_report_data({.paths = paths, .reference = reference});
+    ReportData data = lab::read_report_data({.paths = paths, .reference = reference});
+    std::erase_if(data.notes,
+                  [](const std::string& note) { return contains(note, "there is no such file"); });
+    return data;
   }
 };
 
 json summary_of(const std::string& policy, int seed, double loss = 1) {
-  return {{"policy", policy},
-          {"seed", seed},
-          {"workload", "w"},
-          {"steps", 20},
-          {"lr", 0.1},
-          {"loss", loss},
-          {"policy_hash", policy + "#"}};
+  return {{"policy", policy}, {"seed", seed}, {"workload", "w"},
+          {"steps", 20},      {"lr", 0.1},    {"loss", loss}};
 }
+
+/// Returns a hash of one digit.
+std::string hash(char digit) { return std::string(16, digit); }
 
 json with(json object, const char* pointer, const json& value) {
   object[json::json_pointer(pointer)] = value;
@@ -89,8 +98,8 @@ TEST_CASE("a setting in which runs of a policy differ makes two groups, and is i
                                                    {"/optimizer/class", "Sgd"},
                                                    {"/schedule/named", "cosine"},
                                                    {"/clip_norm", 1},
-                                                   {"/policy_hash", "other"},
-                                                   {"/resolved_hash", "x"},
+                                                   {"/policy_hash", hash('e')},
+                                                   {"/resolved_hash", hash('f')},
                                                    {"/workload", "v"}};
   for (const auto& [pointer, value] : settings) {
     CAPTURE(pointer);
@@ -110,13 +119,13 @@ TEST_CASE("a setting in which runs of a policy differ makes two groups, and is i
 
 TEST_CASE("runs of several seeds are one group, although a resolved table has the run's seed") {
   Runs runs;
-  runs.add(with(summary_of("a", 0), "/resolved_hash", "1"));
-  runs.add(with(summary_of("a", 1), "/resolved_hash", "2"));
+  runs.add(with(summary_of("a", 0), "/resolved_hash", hash('1')));
+  runs.add(with(summary_of("a", 1), "/resolved_hash", hash('2')));
   const ReportData data = runs.data();
   REQUIRE(data.groups.size() == 1);
   CHECK(data.groups[0].label == "a");
   CHECK(data.groups[0].runs.size() == 2);
-  runs.add(with(summary_of("a", 1), "/resolved_hash", "3"));  // the same seed, another table
+  runs.add(with(summary_of("a", 1), "/resolved_hash", hash('3')));  // the same seed, another table
   CHECK(runs.data().groups.size() == 3);
 }
 
@@ -131,22 +140,22 @@ TEST_CASE("runs in a folder are in the order of the policies of their command") 
 
 TEST_CASE("runs that began with different states are different groups") {
   Runs runs;
-  const auto from = [](const char* path, const char* hash) {
-    return with(summary_of("a", 0), "/from", json{{"path", path}, {"hash", hash}});
+  const auto from = [](const char* path, char digit) {
+    return with(summary_of("a", 0), "/from", json{{"path", path}, {"hash", hash(digit)}});
   };
-  runs.add(summary_of("a", 0)), runs.add(from("x", "11")), runs.add(from("x", "22"));
-  runs.add(with(from("y", "22"), "/seed", 1));  // the same state from another place
+  runs.add(summary_of("a", 0)), runs.add(from("x", '1')), runs.add(from("x", '2'));
+  runs.add(with(from("y", '2'), "/seed", 1));  // the same state from another place
   const ReportData data = runs.data();
   REQUIRE(data.groups.size() == 3);
-  CHECK(data.groups[1].label == "a, from.hash 11");
-  CHECK(data.groups[2].label == "a, from.hash 22");
+  CHECK(data.groups[1].label == "a, from.hash " + hash('1'));
+  CHECK(data.groups[2].label == "a, from.hash " + hash('2'));
   CHECK(data.groups[2].runs.size() == 2);
 }
 
 TEST_CASE("another resolved table is not said where another workload says it") {
   Runs runs;
-  runs.add(with(summary_of("a", 0), "/resolved_hash", "1"));
-  runs.add(with(with(summary_of("a", 0), "/resolved_hash", "2"), "/workload", "v"));
+  runs.add(with(summary_of("a", 0), "/resolved_hash", hash('1')));
+  runs.add(with(with(summary_of("a", 0), "/resolved_hash", hash('2')), "/workload", "v"));
   CHECK(labels_of(runs.data()) == Names{"a, workload w", "a, workload v"});
 }
 
@@ -162,15 +171,13 @@ TEST_CASE("the reference comes first, by policy or by label, and must be there")
   CHECK(contains(message_of<UsageError>([&] { runs.data("d"); }), "[report] no run is of d"));
 }
 
-TEST_CASE("a folder without a policy is one by its name; seeds that are no numbers are none") {
+TEST_CASE("a folder without a summary is a policy by its name, and has no seed") {
   Runs runs;
-  runs.add(json::object()), runs.add({{"policy", 3}, {"seed", "x"}});
-  runs.add({{"policy", "p"}, {"seed", 1e300}});
+  runs.without_summary(), runs.add(summary_of("p", 1));
   const ReportData data = runs.data();
-  CHECK(labels_of(data) == Names{"run-0", "run-1", "p"});
+  CHECK(labels_of(data) == Names{"run-0", "p"});
   CHECK_FALSE(data.groups[0].runs[0].seed);
-  CHECK_FALSE(data.groups[1].runs[0].seed);
-  CHECK(data.groups[2].runs[0].seed);
+  CHECK(data.groups[1].runs[0].seed);
 }
 
 // --- numbers
@@ -198,9 +205,9 @@ TEST_CASE("differences are paired by seed, whatever the order, relative to the b
   CHECK(data.groups[0].paired(data.groups[1], "absent").empty());
 }
 
-TEST_CASE("runs without a seed are in no pair") {
+TEST_CASE("runs without a summary are in no pair") {
   Runs runs;
-  runs.add({{"policy", "a"}, {"loss", 1}}), runs.add({{"policy", "b"}, {"loss", 2}});
+  runs.without_summary(), runs.without_summary();
   const ReportData data = runs.data();
   CHECK(data.groups[1].paired(data.groups[0], "loss").empty());
 }

@@ -6,7 +6,9 @@
 
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/commands/table.h>
+#include <halftone/policy/file/policy_file.h>
 
+#include "lab/run_files/summaries.h"
 #include "lab/well_formed.h"
 #include "temporary_directory.h"
 
@@ -40,11 +42,15 @@ Path write_run(const TemporaryDirectory& directory, const std::string& policy, i
   const Path folder = directory / (policy + "-" + std::to_string(seed));
   std::filesystem::create_directories(folder);
   std::ostringstream summary, metrics, probe, resolved;
-  summary << R"({"format":1,"policy":")" << policy
-          << R"(","policy_hash":"00ff","resolved_hash":"0f)" << policy.size()
-          << R"(","workload":"small","seed":)" << seed << R"(,"steps":20,"lr":0.001,"loss":)"
-          << loss << R"(,"milliseconds_per_step":1.5,"skipped_steps":1,"environment":"a machine",)"
-          << R"("bytes_at_peak":{"parameter":1048576,"activation":4194304,"gradient":0}})";
+  write_file(folder / "policy.json",
+             R"({"halftone_policy":1,"name":")" + policy + R"(","extends":"fp32"})");
+  summary
+      << R"({"format":1,"policy":")" << policy << R"(","policy_hash":")"
+      << policy::hash(policy::read(folder / "policy.json"))
+      << R"(","weights_hash":"00000000000000ff","resolved_hash":"0f0000000000000)" << policy.size()
+      << R"(","workload":"small","seed":)" << seed << R"(,"steps":20,"lr":0.001,"loss":)" << loss
+      << R"(,"late_loss":1,"milliseconds_per_step":1.5,"skipped_steps":1,"environment":"a machine",)"
+      << R"("bytes_at_peak":{"parameter":1048576,"activation":4194304,"gradient":0}})";
   for (int step = 1; step <= 20; ++step)
     metrics << R"({"step":)" << step << R"(,"train/loss":)" << loss + 1.0 / step
             << R"(,"train/loss_scale":)" << (step < 9 ? 65536 : 32768)
@@ -150,9 +156,9 @@ TEST_CASE("runs of one policy under two settings are two lines") {
   const TemporaryDirectory directory;
   const Path one = write_run(directory, "a", 0, 1), other = directory / "other";
   std::filesystem::create_directory(other);
-  write_file(other / "summary.json",
-             R"({"policy":"a","workload":"small","policy_hash":"00ff","steps":20,"lr":0.25,)"
-             R"("optimizer":{"class":"SGD"},"loss":1,"seed":0})");
+  nlohmann::json summary = nlohmann::json::parse(read_file(one / "summary.json"));
+  summary["lr"] = 0.25, summary["optimizer"] = {{"class", "SGD"}};
+  write_file(other / "summary.json", summary.dump());
   const std::string page = report({.paths = {one, other}});
   check_page(page);
   CHECK(contains(page, "a, lr 0.25, optimizer.class SGD"));
@@ -161,7 +167,7 @@ TEST_CASE("runs of one policy under two settings are two lines") {
 TEST_CASE("panels without data say which command makes it") {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "run");
-  write_file(directory / "run" / "summary.json", "{}");
+  write_file(directory / "run" / "summary.json", summary_with().dump());
   const std::string page = report({.paths = {directory / "run"}});
   check_page(page);
   for (const char* command :
@@ -191,10 +197,9 @@ TEST_CASE("names are text wherever they come from") {
   const Path folder = directory / "<b>&";
   std::filesystem::create_directory(folder);
   std::ostringstream summary;
-  summary << R"({"policy":")" << hostile << R"(","workload":")" << hostile << R"(","seed":0,)"
-          << R"("policy_hash":")" << hostile << R"(",")" << hostile << R"(":")" << hostile
-          << R"(","loss":1,"bytes_at_peak":{")" << hostile << R"(":1000}})";
-  write_file(folder / "summary.json", summary.str());
+  summary << R"({"policy":")" << hostile << R"(","workload":")" << hostile << R"(",")" << hostile
+          << R"(":")" << hostile << R"(","bytes_at_peak":{")" << hostile << R"(":1000}})";
+  write_file(folder / "summary.json", summary_with(nlohmann::json::parse(summary.str())).dump());
   write_file(folder / "metrics.jsonl", "{\"step\":1,\"train/loss\":1}\n");
   write_file(folder / "probe.jsonl", survey_line(0, hostile, "input", 5));
   write_file(folder / "resolved.json", R"({"sites":[{"site":")" + hostile + R"(","computes_in":")" +
@@ -242,7 +247,7 @@ TEST_CASE("broken files are told or left out, and never end the program") {
       CAPTURE(text);
       CHECK(contains(message(run), std::string(file) + ": no JSON"));
     }
-    // Another shape: missing parts are left out.
+    // Another shape: missing parts are left out, but not from a summary.
     for (
         const char* text :
         {"{}", R"({"policy":1,"seed":"x","loss":null,"bytes_at_peak":[1]})",
@@ -252,7 +257,9 @@ TEST_CASE("broken files are told or left out, and never end the program") {
          R"({"candidates":[1,{"error":"x","bytes":1e308},{"error":-1e308,"bytes":-1e308}],"frontier":[{}],"chosen":{}})"}) {
       write_file(run / file, text);
       CAPTURE(text);
-      check_page(report({.paths = {run}}));
+      if (std::string_view(file) == "summary.json")
+        CHECK(contains(message(run), "summary.json: /: the entry \"format\" is missing."));
+      else check_page(report({.paths = {run}}));
     }
     if (whole.empty()) std::filesystem::remove(run / file);
     else write_file(run / file, whole);

@@ -7,6 +7,7 @@
 
 #include <halftone/lab/run_folder.h>
 
+#include "lab/run_files/summaries.h"
 #include "temporary_directory.h"
 
 namespace halftone::test::run_folder_test {
@@ -111,7 +112,7 @@ TEST_CASE("paths: runs, folders of runs by name, and notes for what has none") {
   for (const char* run : {"runs/b", "runs/a", "runs/logs", "one", "empty"})
     std::filesystem::create_directories(directory / run);
   for (const char* run : {"runs/b", "runs/a", "one"})
-    write_file(directory / run / "summary.json", "{}");
+    write_file(directory / run / "summary.json", summary_with().dump());
   std::vector<std::string> notes;
   std::vector<std::string> names;
   for (const RunFolder& run : lab::run_folders(
@@ -129,10 +130,25 @@ TEST_CASE("paths: runs, folders of runs by name, and notes for what has none") {
   CHECK(lab::run_folders("test", {}, notes).empty());
 }
 
+TEST_CASE("a run that several paths lead to is read once, in the place of the first") {
+  Folder folder;
+  folder.with("summary.json", summary_with().dump());
+  std::filesystem::create_directory(folder.directory / "other");
+  write_file(folder.directory / "other/summary.json", summary_with().dump());
+  std::filesystem::create_directory_symlink(folder.path, folder.directory / "link");
+  std::vector<std::string> notes, names;
+  for (const RunFolder& run : lab::run_folders("test",
+                                               {folder.path, folder.path, folder.path / "",
+                                                folder.directory / "link", folder.directory.path()},
+                                               notes))
+    names.push_back(run.name());
+  CHECK(names == std::vector<std::string>{"run-1", "other"});
+}
+
 TEST_CASE("a comparison next to runs does not hide them") {
   const TemporaryDirectory directory;
   std::filesystem::create_directories(directory / "a");
-  write_file(directory / "a/summary.json", "{}");
+  write_file(directory / "a/summary.json", summary_with().dump());
   write_file(directory / "compare.json", "{}");
   std::vector<std::string> notes, names;
   for (const RunFolder& run : lab::run_folders("test", {directory.path()}, notes))
@@ -145,13 +161,26 @@ TEST_CASE("a comparison next to runs does not hide them") {
 
 TEST_CASE("summaries: texts and finite numbers by name, members as in data.hash") {
   Folder folder;
-  folder.with("summary.json", R"({"policy": "p", "seed": 3, "lr": 1e-3, "yes": true, "none": null,
-      "list": [1], "data": {"hash": "h", "samples": 24, "shuffle": true, "deep": {"x": 1}},
-      "bytes_at_peak": {"parameter": 100, "activation": 0, "odd": "x", "negative": -1}})");
+  folder.with("summary.json",
+              summary_with(nlohmann::json::parse(
+                               R"({"seed": 3, "lr": 1e-3, "yes": true, "loss": null, "list": [1],
+      "data": {"hash": "h", "samples": 24, "shuffle": true, "deep": {"x": 1}},
+      "bytes_at_peak": {"parameter": 100, "activation": 0}})"))
+                  .dump());
   const lab::RunSummary summary = folder.read().summary().value();
-  CHECK(summary.texts == std::map<std::string, std::string>{{"policy", "p"}, {"data.hash", "h"}});
-  CHECK(summary.numbers ==
-        std::map<std::string, double>{{"seed", 3}, {"lr", 1e-3}, {"data.samples", 24}});
+  CHECK(summary.texts == std::map<std::string, std::string>{{"policy", "p"},
+                                                            {"policy_hash", "0123456789abcdef"},
+                                                            {"weights_hash", "fedcba9876543210"},
+                                                            {"workload", "w"},
+                                                            {"data.hash", "h"}});
+  CHECK(summary.numbers == std::map<std::string, double>{{"format", 1},
+                                                         {"seed", 3},
+                                                         {"steps", 20},
+                                                         {"lr", 1e-3},
+                                                         {"late_loss", 1},
+                                                         {"milliseconds_per_step", 1},
+                                                         {"skipped_steps", 0},
+                                                         {"data.samples", 24}});
   CHECK(summary.bytes_at_peak ==
         std::vector<std::pair<std::string, double>>{{"activation", 0}, {"parameter", 100}});
 }
@@ -323,7 +352,7 @@ TEST_CASE("resolved tables: sites, dtypes and quantizers that are texts") {
   CHECK(sites[1].computes_in.empty());
   CHECK(sites[1].roles.empty());
   Folder bare;
-  bare.with("summary.json", "{}");
+  bare.with("summary.json", summary_with().dump());
   RunFolder run = bare.read();
   CHECK(run.resolved().empty());
   CHECK(metrics_of(run).empty());
@@ -332,7 +361,7 @@ TEST_CASE("resolved tables: sites, dtypes and quantizers that are texts") {
 
 TEST_CASE("edited bytes of every file end in a FormatError, or in lines fewer or changed") {
   Folder folder;
-  folder.with("summary.json", R"({"policy":"p","seed":1,"bytes_at_peak":{"parameter":5}})");
+  folder.with("summary.json", summary_with({{"bytes_at_peak", {{"parameter", 5}}}}).dump());
   folder.with("metrics.jsonl", "{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":0.25}\n");
   folder.with("probe.jsonl", std::string(survey_line) + "\n" + survey_line + "\n");
   folder.with("resolved.json", R"({"sites":[{"site":"a","roles":{"input":"e4m3"}}]})");

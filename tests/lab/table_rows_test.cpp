@@ -12,6 +12,7 @@
 #include <halftone/lab/commands/table.h>
 
 #include "lab/captured.h"
+#include "lab/run_files/summaries.h"
 #include "temporary_directory.h"
 
 namespace halftone::test::table_rows_test {
@@ -43,7 +44,7 @@ struct Row {
   std::string run, policy, workload, seed, step, site, role, input, statistic, value;
 };
 
-std::vector<Row> rows_of(const Path& run) {
+std::vector<Row> all_rows_of(const Path& run) {
   std::ostringstream text;
   const Captured notes(std::cerr);
   lab::write_table({.paths = {run}}, text);
@@ -59,6 +60,13 @@ std::vector<Row> rows_of(const Path& run) {
   return rows;
 }
 
+/// Returns the rows without those of the run as a whole.
+std::vector<Row> rows_of(const Path& run) {
+  std::vector<Row> rows = all_rows_of(run);
+  std::erase_if(rows, [](const Row& row) { return row.role == "run"; });
+  return rows;
+}
+
 std::vector<json> objects_of(const Path& run) {
   std::ostringstream text;
   const Captured notes(std::cerr);
@@ -66,6 +74,7 @@ std::vector<json> objects_of(const Path& run) {
   std::vector<json> objects;
   std::istringstream lines(text.str());
   for (std::string line; std::getline(lines, line);) objects.push_back(json::parse(line));
+  std::erase_if(objects, [](const json& object) { return object["role"] == "run"; });
   return objects;
 }
 
@@ -84,7 +93,7 @@ struct Folder {
   explicit Folder(const std::string& probe, const std::string& metrics = "",
                   const std::string& summary = R"({"policy": "p", "seed": 4})") {
     std::filesystem::create_directory(path);
-    write_file(path / "summary.json", summary);
+    write_file(path / "summary.json", summary_with(json::parse(summary)).dump());
     if (!probe.empty()) write_file(path / "probe.jsonl", probe + "\n");
     if (!metrics.empty()) write_file(path / "metrics.jsonl", metrics + "\n");
   }
@@ -262,19 +271,41 @@ TEST_CASE("the run as a whole: loss, time, bytes, and conditions on the statisti
                       R"({"policy":"p","seed":4,"workload":"w","steps":20,"loss":0.5,"lr":0.1,)"
                       R"("milliseconds_per_step":7,"bytes_at_peak":{"parameter":64}})");
   std::map<std::string, std::string> values;
-  for (const Row& row : rows_of(folder.path)) {
+  for (const Row& row : all_rows_of(folder.path)) {
     CHECK(row.workload == "w");
     if (row.role != "run") continue;
     values[row.statistic] = row.value;
     CHECK(row.step == "20");
   }
   CHECK(values == std::map<std::string, std::string>{{"loss", "0.5"},
+                                                     {"late_loss", "1"},
+                                                     {"skipped_steps", "0"},
                                                      {"lr", "0.1"},
                                                      {"milliseconds_per_step", "7"},
                                                      {"bytes_at_peak.parameter", "64"}});
+  const Captured notes(std::cerr);
   std::ostringstream text;
   lab::write_table({.paths = {folder.path}, .only = {"lr", "train/loss"}}, text);
   CHECK(parsed_csv(text.str()).size() == 3);
+}
+
+TEST_CASE("a statistic that no run has is an error without rows, with the nearest name") {
+  const Folder folder(survey, R"({"step":1,"train/loss":3})");
+  const auto refusal = [&](const char* name) {
+    const Captured notes(std::cerr);
+    std::ostringstream text;
+    const std::string message = message_of<UsageError>([&] {
+      lab::write_table({.paths = {folder.path}, .only = {"loss", name}}, text);
+    });
+    CHECK(text.str().empty() != message.empty());
+    return message;
+  };
+  CHECK(refusal("train/los") ==
+        "[--where] no row of these runs has the statistic \"train/los\". Did you mean "
+        "\"train/loss\"?");
+  CHECK(contains(refusal("nosuch"), "\"nosuch\". Known: "));
+  CHECK(contains(refusal("nosuch"), ", sqnr, "));
+  CHECK(refusal("validation_loss").empty());  // a result, although this run had no such data
 }
 
 TEST_CASE("numbers have all digits that they need") {
@@ -347,12 +378,13 @@ TEST_CASE("a run without a summary has neither policy nor seed, and is told of b
 TEST_CASE("a table goes to a file, whole, or not at all") {
   const Folder folder("", R"({"step":1,"loss":2})");
   const Path out = folder.directory / "rows.csv";
+  const Captured notes(std::cerr);
   CHECK(lab::run_table({.paths = {folder.path}, .output = out}) == 0);
-  CHECK(parsed_csv(read_file(out)).size() == 2);
+  CHECK(parsed_csv(read_file(out)).size() == 7);  // the head, five results and a metric
   CHECK_FALSE(message_of<Error>([&] {
                 lab::run_table({.paths = {folder.directory / "none"}, .output = out});
               }).empty());
-  CHECK(parsed_csv(read_file(out)).size() == 2);
+  CHECK(parsed_csv(read_file(out)).size() == 7);  // the head, five results and a metric
   const Captured printed(std::cout);
   CHECK(lab::run_table({.paths = {folder.path}}) == 0);
   CHECK(printed.text() == read_file(out));

@@ -7,6 +7,9 @@
 #include <halftone/lab/workloads/workload.h>
 #include <halftone/nn/state_dict.h>
 
+#include "fixtures_directory.h"
+#include "temporary_directory.h"
+
 namespace halftone::test::workload_test {
 namespace {
 
@@ -26,6 +29,16 @@ TEST_CASE("workloads: another seed is another model on other data, the same seed
     CHECK(weights_of(name, 1) != weights_of(name, 2));
     CHECK(data_of(name, 1) == data_of(name, 1));
     CHECK(data_of(name, 1) != data_of(name, 2));
+  }
+}
+
+TEST_CASE("workloads: docs/cli.md names each") {
+  const std::filesystem::path root = std::filesystem::path(fixtures_directory()).parent_path();
+  const std::string page = read_file(root.parent_path() / "docs/cli.md");
+  REQUIRE_FALSE(page.empty());
+  for (const lab::NamedWorkload& workload : lab::built_in_workloads()) {
+    CAPTURE(workload.name);
+    CHECK(contains(page, "`" + workload.name + "`"));
   }
 }
 

@@ -63,6 +63,10 @@ TEST_CASE("the top of a file") {
         "/rule: a policy has no entry \"rule\". Did you mean \"rules\"?");
   CHECK(refusal_of("\"a\\u001b\\n~/\": 1")
             .starts_with("/a\\x1b\\n~0~1: a policy has no entry \"a\\x1b\\n~/\". "));
+  CHECK(
+      refusal_of(R"("for": [])") ==
+      "/for: the list is empty. Name at least one model, or leave \"for\" out: then the policy is "
+      "for all models.");
   CHECK(refusal_of(R"("for": "gpt")") == "/for: expected a list, got a text.");
   CHECK(refusal_of(R"("for": ["gpt", "nonsense"])") ==
         "/for/1: gpt, lenet, lstm_classifier, mlp, resnet or unet, got \"nonsense\".");
