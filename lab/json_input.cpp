@@ -56,6 +56,16 @@ json read_json(std::string_view op, const std::filesystem::path& path) {
   return result;
 }
 
+void require_undamaged(std::string_view op, const std::filesystem::path& settings) {
+  std::error_code error;
+  if (!std::filesystem::exists(settings, error) || error) return;
+  const std::string text = files::read_text(op, settings, most_json_bytes);
+  if (!is_within_limits(text) || !json::parse(text, nullptr, false).is_object())
+    fail<FormatError>(op, settings.string(),
+                      " is damaged: it is not a JSON object. Remove it if all runs in the folder "
+                      "have the options of this command; otherwise choose another --out.");
+}
+
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
                        const std::function<bool(const json&)>& use) {
   const std::string text = files::read_text(op, path, most_lines_bytes);

@@ -75,6 +75,11 @@ class Watcher final : public train::Callback {
   Clock::time_point began_{};
 };
 
+/// A NaN without its sign, which would be printed: -nan.
+double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+
 double tail_mean(const std::vector<double>& values) {
   const std::size_t count = std::max<std::size_t>(1, values.size() / 10);
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
@@ -278,11 +283,11 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
   if (trainer.fit(*p.train).signal != 0) return {};
   policy::PolicySession& session = policy::session_of(trainer.training());
   session.require_all_rules_used();
-  result.late_loss = tail_mean(watcher->losses);
+  result.late_loss = without_sign_of_nan(tail_mean(watcher->losses));
   result.validation_loss = result.validation_accuracy = std::nan("");
   if (p.validation) {
     const train::MetricValues metrics = trainer.validate(*p.validation);
-    result.validation_loss = metrics.at("val/loss");
+    result.validation_loss = without_sign_of_nan(metrics.at("val/loss"));
     if (const auto top = metrics.find("val/top1"); top != metrics.end())
       result.validation_accuracy = top->second;
   }
@@ -316,6 +321,8 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
     fail<UsageError>("run", "a trace every ", options.trace, " steps, a probe every ",
                      options.probe,
                      ". A trace needs --out, and no probe: one observer watches at a time.");
+  if (options.steps > most_steps)
+    fail<UsageError>("run", "there are ", options.steps, " steps. Use at most ", most_steps, ".");
   if (options.steps < 1 || options.probe < 0 || options.policies.empty() || options.seeds.empty())
     fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
                      " seeds, ", options.steps, " steps, a probe every ", options.probe,

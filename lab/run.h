@@ -15,6 +15,9 @@ namespace halftone::lab {
 
 struct RunResult;
 
+/// The most steps of a run.
+inline constexpr int64_t most_steps = int64_t(1) << 40;
+
 struct RunOptions {
   std::string workload{};
   std::vector<std::string> policies{};  // files, or names of strategies

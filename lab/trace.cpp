@@ -85,6 +85,12 @@ std::vector<TraceRow> read_trace(std::string_view op, const std::filesystem::pat
   return rows;
 }
 
+std::set<int64_t> steps_of(const std::vector<TraceRow>& rows) {
+  std::set<int64_t> steps;
+  for (const TraceRow& row : rows) steps.insert(row.step);
+  return steps;
+}
+
 std::optional<TraceDifference> first_difference(const std::vector<TraceRow>& there,
                                                 const std::vector<TraceRow>& here) {
   const std::size_t count = std::max(there.size(), here.size());

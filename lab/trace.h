@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,9 @@ class Tracer final : public policy::Observer {
 /// Reads trace.jsonl. Throws FormatError, in the name of `op`, for a file that cannot be read and
 /// for a line that is not a row.
 std::vector<TraceRow> read_trace(std::string_view op, const std::filesystem::path& path);
+
+/// Returns the steps of a trace.
+std::set<int64_t> steps_of(const std::vector<TraceRow>& rows);
 
 /// The first row that differs.
 struct TraceDifference {

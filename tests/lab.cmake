@@ -122,8 +122,10 @@ set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_R
 add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
-expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
-       --workload student_teacher --steps 3 --axis lr=-1,0.001 --out ${telemetry}_failing_sweep)
+expect(lab.sweep_failing_cell EXIT 1 OUTPUT "mxfp8-path=__ " MESSAGE "path=nosuch, seed 0: failed: .*nosuch.*1 failed" COMMAND halftone-lab sweep
+       ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --workload student_teacher --steps 3 --axis rules.0.match.path=nosuch,** --out ${telemetry}_failing_sweep)
+expect(lab.sweep_bad_option EXIT 2 MESSAGE "^.sweep. --lr: expected a finite number above 0, got -1. Change this value.\n$" COMMAND halftone-lab sweep fp32
+       --workload student_teacher --steps 3 --axis lr=0.001,-1 --out ${telemetry}_bad_sweep)
 set_tests_properties(lab.sweep_bad_field lab.sweep_failing_cell PROPERTIES FIXTURES_REQUIRED lab_sweep)
 
 # E18's formula compiled with flags that nothing else here uses.
@@ -149,6 +151,11 @@ expect(lab.run_from OUTPUT "policy +loss.*full-bf16 " COMMAND halftone-lab run f
 set_tests_properties(lab.run_from PROPERTIES FIXTURES_REQUIRED lab_first_run)
 expect(lab.run_unknown_optimizer EXIT 2 MESSAGE "no optimizer named .adamv.. Did you mean .adamw." COMMAND halftone-lab run fp32
        --workload student_teacher --steps 3 --optimizer adamv)
+expect(lab.run_diverges OUTPUT "fp32 +nan " MESSAGE "fp32, seed 0: loss nan," COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
+       --lr 1e30)
+expect(lab.run_too_many_steps EXIT 2 MESSAGE "--steps: expected a whole number from 1 to 1099511627776, got 99999999999999999999" COMMAND halftone-lab run fp32
+       --workload student_teacher --steps 99999999999999999999)
+add_test(NAME lab.interrupted COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/interrupted.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.show_why OUTPUT "why, by what operations ask for.*  linear +low_precision +most of the time" COMMAND halftone-lab show amp-bf16)
 
 # The pictures of docs/amp_from_the_inside.md, from a smaller training.

@@ -1,5 +1,8 @@
 // halftone-lab diff: two runs with traces, compared by place.
+#include <algorithm>
 #include <iostream>
+#include <iterator>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -21,11 +24,47 @@ struct Traced {
   std::vector<TraceRow> rows{};
 };
 
+/// Reads the summary of a run. Its errors are in the name of this command.
+policy::Json summary_in(const std::filesystem::path& folder) {
+  try {
+    return read_run(folder).summary;
+  } catch (const FormatError& error) {
+    std::string_view message = error.what();
+    message.remove_prefix(std::min(message.size(), message.find("] ") + 2));
+    fail<FormatError>("diff", message);
+  }
+}
+
 Traced read_traced(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder / trace_name))
-    fail<UsageError>("diff", printable(folder.string()), " has no ", trace_name,
+  const bool there = std::filesystem::exists(folder / trace_name);
+  Traced run;
+  if (there) run = {summary_in(folder), read_trace("diff", folder / trace_name)};
+  if (run.rows.empty())
+    fail<UsageError>("diff", printable(folder.string()), there ? " has an empty " : " has no ",
+                     trace_name,
                      ". Give the folder of a run of halftone-lab run --trace N --out DIR.");
-  return {read_run(folder).summary, read_trace("diff", folder / trace_name)};
+  return run;
+}
+
+/// Returns "0, 2, 4"; of many steps the first ones.
+std::string list_of(const std::set<int64_t>& steps) {
+  std::vector<std::string> texts;
+  for (const int64_t step : steps) texts.push_back(std::to_string(step));
+  return listed(texts, 8);
+}
+
+/// Keeps only the rows of steps that both traces have, so that runs with other values of --trace
+/// can be compared. Returns whether it removed rows. Throws UsageError if it would keep none.
+bool keep_common_steps(Traced& there, Traced& here, std::set<int64_t>& common) {
+  const std::set<int64_t> first = steps_of(there.rows), second = steps_of(here.rows);
+  common.clear();
+  std::ranges::set_intersection(first, second, std::inserter(common, common.end()));
+  if (common.empty())
+    fail<UsageError>("diff", "the traces have no step in common: ", list_of(first), " and ",
+                     list_of(second), ". Trace both runs with the same --trace N.");
+  for (Traced* run : {&there, &here})
+    std::erase_if(run->rows, [&](const TraceRow& row) { return !common.contains(row.step); });
+  return first != second;
 }
 
 policy::Json json_of(const TraceRow& row) {
@@ -48,17 +87,20 @@ Work add_diff(CLI::App& app, const Context&) {
   add_json(app, options->json);
   return [options] {
     require_json(options->json);
-    const Traced there = read_traced(options->first), here = read_traced(options->second);
+    Traced there = read_traced(options->first), here = read_traced(options->second);
+    std::set<int64_t> steps;
+    const bool some = keep_common_steps(there, here, steps);
     std::ostream& words = words_next_to(options->json);
     const std::vector<std::string> settings = differences(there.summary, here.summary);
     for (const std::string& line : settings)
       words << "differs: " << policy::printable(line) << '\n';
+    if (some)
+      words << "the traces have different steps. Compared: steps " << list_of(steps) << '\n';
     const auto difference = first_difference(there.rows, here.rows);
-    policy::Json json{{"format", 1},
-                      {"equal", !difference},
-                      {"tensors", here.rows.size()},
-                      {"settings", settings},
-                      {"first", nullptr}};
+    policy::Json json{
+        {"format", 1},           {"equal", !difference}, {"tensors", here.rows.size()},
+        {"steps", steps.size()}, {"all_steps", !some},   {"settings", settings},
+        {"first", nullptr}};
     if (!difference) {
       words << "equal: " << here.rows.size() << " tensors\n";
     } else {

@@ -78,9 +78,9 @@ Work add_explain(CLI::App& app, const Context& context) {
   add_workload(app, options->workload, context);
   app.add_option("--steps", options->steps, "the most steps")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, most_steps));
   app.add_option("--scale", options->scale, "initial loss scale; default: the policy's")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   add_seed(app, options->seed);
   add_json(app, options->json);
   return [options, &context] { return run_explain(*options, context.own); };

@@ -2,7 +2,9 @@
 #include <halftone/lab/commands/flags.h>
 
 #include <charconv>
+#include <cmath>
 #include <iostream>
+#include <optional>
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
@@ -28,18 +30,43 @@ void add_workload(CLI::App& app, std::string& workload, const Context& context) 
 }
 
 namespace {
+/// Returns the number that the whole text is; nullopt if it is none, or out of the type's range.
+template <class Number> std::optional<Number> number_of(const std::string& text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  return read.ec == std::errc() && read.ptr == end ? std::optional(value) : std::nullopt;
+}
+
 /// Checks a seed. Without this check, CLI11 reads -1 and 2^64 as the largest whole number.
 CLI::Validator is_seed() {
   return {[](std::string& text) {
-            uint64_t seed = 0;
-            const char* const end = text.data() + text.size();
-            const auto read = std::from_chars(text.data(), end, seed);
-            const bool whole = read.ec == std::errc() && read.ptr == end;
-            return whole ? "" : "a seed is a whole number from 0 to 2^64 - 1, got " + text;
+            return number_of<uint64_t>(text)
+                       ? ""
+                       : "a seed is a whole number from 0 to 2^64 - 1, got " + text;
           },
           ""};
 }
 }  // namespace
+
+CLI::Validator whole_number(int64_t least, int64_t most) {
+  return {[least, most](std::string& text) {
+            const auto value = number_of<int64_t>(text);
+            if (value && *value >= least && *value <= most) return std::string();
+            return "expected a whole number from " + std::to_string(least) + " to " +
+                   std::to_string(most) + ", got " + text;
+          },
+          least > 0 ? "POSITIVE" : "NONNEGATIVE"};
+}
+
+CLI::Validator positive_number() {
+  return {[](std::string& text) {
+            const auto value = number_of<double>(text);
+            if (value && *value > 0 && std::isfinite(*value)) return std::string();
+            return "expected a finite number above 0, got " + text;
+          },
+          "POSITIVE"};
+}
 
 void add_seed(CLI::App& app, uint64_t& seed) {
   app.add_option("--seed", seed)->capture_default_str()->check(is_seed());
@@ -59,7 +86,7 @@ void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& a
 /// Adds the flags for settings that may differ from the workload's.
 void add_choices(CLI::App& app, Choices& choices) {
   app.add_option("--lr", choices.lr, "learning rate; default: the workload's")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_option("--optimizer", choices.optimizer, list_of(optimizer_names()));
   app.add_option("--schedule", choices.schedule,
                  "schedule of the learning rate: " + list_of(schedule_names()));
@@ -70,10 +97,12 @@ void add_choices(CLI::App& app, Choices& choices) {
 
 void add_training(CLI::App& app, RunOptions& options, const Context& context) {
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
-  app.add_option("--steps", options.steps)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps)
+      ->capture_default_str()
+      ->check(whole_number(1, most_steps));
   app.add_option("--probe", options.probe, "telemetry every n steps; 0: none")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0, most_steps));
   add_choices(app, options.choices);
 }
 

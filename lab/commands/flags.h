@@ -1,6 +1,8 @@
 // Flags that several commands share.
 #pragma once
 
+#include <cstdint>
+
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/run.h>
 
@@ -8,6 +10,14 @@ namespace halftone::lab {
 
 /// Returns the names, separated by commas: "a, b, c".
 std::string list_of(std::span<const std::string_view> names);
+
+/// Checks of numbers, with messages for people. CLI11's own read whole numbers beyond 64 bits as
+/// the largest one, and print limits with 300 digits.
+CLI::Validator whole_number(int64_t least, int64_t most);
+/// A finite number above 0.
+CLI::Validator positive_number();
+/// The largest --jobs.
+inline constexpr int most_jobs = 10'000;
 
 void add_policy(CLI::App& app, std::string& policy);
 void add_workload(CLI::App& app, std::string& workload, const Context& context);

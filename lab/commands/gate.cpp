@@ -17,6 +17,7 @@
 #include <halftone/core/quoted.h>
 #include <halftone/core/portable_bits.h>
 #include <halftone/lab/commands/flags.h>
+#include <halftone/lab/json_input.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/processes.h>
 #include <halftone/lab/recorded_run.h>
@@ -78,6 +79,7 @@ class Pairs {
     for (const char* folder : {"policy", "reference", "logs"})
       files::make_directories("gate", out_ / folder);
     const RunOptions& run = options.run;
+    require_undamaged("gate", out_ / "gate.json");
     require_same_settings("gate", out_ / "gate.json",
                           {{"policy", policy::hash(policy::named_or_read(options.policy))},
                            {"reference", policy::hash(policy::named_or_read(options.reference))},
@@ -328,7 +330,7 @@ Work add_gate(CLI::App& app, const Context& context) {
   add_workload(app, gate.run.workload, context);
   app.add_option("--steps", gate.run.steps, "steps of each training")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, most_steps));
   add_choices(app, gate.run.choices);
   app.add_option("--first", gate.first, "pairs that estimate the spread")
       ->capture_default_str()
@@ -337,10 +339,10 @@ Work add_gate(CLI::App& app, const Context& context) {
       ->check(CLI::Range(2, 1000000));
   app.add_option("--max-minutes", gate.max_minutes, "stops after this time")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_option("--jobs", gate.jobs,
                  "trainings at once, which share the threads; default: one per thread")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, most_jobs));
   add_seed(app, options->seed);
   app.add_option("--out", gate.run.out,
                  "keeps the runs in this folder, and reads those that are finished");

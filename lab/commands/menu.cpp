@@ -236,7 +236,7 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
                            .seeds = command.seeds,
                            .steps = command.steps};
     for (const std::filesystem::path& file : files) run_options.policies.push_back(file.string());
-    words << '\n' << lab::table_of(run(run_options, own, std::cerr));
+    if (const int code = train_found(run_options, own, words); code != exit_yes) return code;
   }
   if (command.gate.empty()) return exit_yes;
   GateOptions gate{

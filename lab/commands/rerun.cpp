@@ -27,7 +27,12 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
         << std::endl;
   if (there.portable_bits) set_portable_bits(true);
   std::ostringstream progress;
-  const RunResult here = run(run_options, own, progress).at(0);
+  const std::vector<RunResult> finished = run(run_options, own, progress);
+  if (finished.empty()) {
+    std::cerr << "stopped before the last step, so there are no weights to compare\n";
+    return exit_undecided;
+  }
+  const RunResult& here = finished.front();
   const std::vector<std::string> others =
       differences(there.summary, policy::parsed_json("rerun", here.summary));
   for (const std::string& line : others) words << "differs: " << policy::printable(line) << '\n';

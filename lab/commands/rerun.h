@@ -16,7 +16,7 @@ struct RerunOptions {
   std::string json{};            // empty: none; -: standard output
 };
 /// Trains as the folder says and writes nothing. Prints how this environment differs from the
-/// recorded one, and both hashes of the weights. Returns the exit code.
+/// recorded one, and both hashes of the weights. Returns the exit code; 3 after a signal.
 int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

@@ -25,7 +25,7 @@ Work add_run(CLI::App& app, const Context& context) {
       "unfinished runs move to old-1, old-2, ... in their folders");
   app.add_option("--trace", run.trace,
                  "hashes of all tensors every N steps, for halftone-lab diff; needs --out")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, most_steps));
   add_json(app, options->json);
   return [options, &context] {
     require_json(options->json);
@@ -43,8 +43,13 @@ Work add_run(CLI::App& app, const Context& context) {
       throw;
     }
     print();
-    if (done.size() == options->run.policies.size() * options->run.seeds.size()) return exit_yes;
-    std::cerr << "stopped; the same command with --out goes on with what is left\n";
+    const std::size_t wanted = options->run.policies.size() * options->run.seeds.size();
+    if (done.size() == wanted) return exit_yes;
+    std::cerr << "stopped: " << done.size() << " of " << wanted << " runs are finished. "
+              << (options->run.out.empty()
+                      ? "Give --out DIR to keep finished runs for the next call"
+                      : "The same command reads these and trains the others from step 0")
+              << '\n';
     return exit_undecided;
   };
 }

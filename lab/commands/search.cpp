@@ -84,6 +84,17 @@ void check_place_for(const std::filesystem::path& out) {
                      ". Choose another --out.");
 }
 
+int train_found(const RunOptions& options, const std::vector<NamedWorkload>& own,
+                std::ostream& words) {
+  const std::vector<RunResult> runs = run(options, own, std::cerr);
+  if (!runs.empty()) words << '\n' << table_of(runs);
+  const std::size_t wanted = options.policies.size() * options.seeds.size();
+  if (runs.size() == wanted) return exit_yes;
+  std::cerr << "stopped: " << runs.size() << " of " << wanted
+            << " trainings are finished; the policies found are written\n";
+  return exit_undecided;
+}
+
 int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
   if (!options.menu.empty() || options.one_pass || options.check)
     return run_menu_sensitivity(options, own);
@@ -120,13 +131,11 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
   files::replace("search", record_of(command.out), json_of(found, options));
   words << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
   if (command.seeds.empty()) return exit_yes;
-  words << '\n'
-        << table_of(run({.workload = command.of.workload,
-                         .policies = {command.of.policy, command.out.string()},
-                         .seeds = command.seeds,
-                         .steps = command.steps},
-                        own, std::cerr));
-  return exit_yes;
+  return train_found({.workload = command.of.workload,
+                      .policies = {command.of.policy, command.out.string()},
+                      .seeds = command.seeds,
+                      .steps = command.steps},
+                     own, words);
 }
 
 namespace {
@@ -148,10 +157,10 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
   app.add_option("--warm-up", options.warm_up, "steps of training before the measurement")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0, most_steps));
   app.add_option("--batches", options.batches, "batches whose gradients are compared")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, 1'000'000));
   app.add_option("--menu", options.menu,
                  "formats (bf16,mxfp8,mxfp4) that each module may get, instead of --space and --to")
       ->delimiter(',');
@@ -178,17 +187,17 @@ Work add_search(CLI::App& app, const Context& context) {
   app.add_option("--budget", options->budget,
                  "relative error of the gradients that the rules may add to the base's")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_option("--out", options->out,
                  "writes the policy (x.json); candidates and frontier go to x.search.json");
   add_seeds(app, options->seeds, "trains the base and the result from these seeds: 0..4 or 0,3,7");
   app.add_option("--steps", options->steps, "steps of these trainings")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, most_steps));
   app.add_option("--bits", options->bits,
                  "with --menu: budgets, in mean bits of an operand's element (4.5,6,8)")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   app.add_option("--gate", options->gate,
                  "with --menu: gates the policy of the first budget by this bound, such as 0.5%");
   return [options, &context] { return run_search(*options, context.own); };

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
+#include <halftone/lab/run.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workloads/workload.h>
 
@@ -44,6 +46,9 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
 
 /// The measure of sensitivity and search: the workload's batches under the reference.
 Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+/// Trains the base and found policies, and prints the table. Returns 3 if a signal stopped it.
+int train_found(const RunOptions& options, const std::vector<NamedWorkload>& own,
+                std::ostream& words);
 constexpr std::string_view made_by_search = "halftone-lab search ";
 /// Throws UsageError before minutes of work unless the policy can be written to `out`, and replaces
 /// only the policy of an earlier search.

@@ -14,6 +14,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/kernel_identity.h>
 #include <halftone/core/portable_bits.h>
+#include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/processes.h>
@@ -61,12 +62,13 @@ RunResult result_of(const Task& task) {
 
 class Sweep {
  public:
-  Sweep(const SweepOptions& options, std::ostream& progress)
+  Sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own, std::ostream& progress)
       : options_(options),
         progress_(progress),
         cells_(cells_of(options.policy, options.axes)),
         baseline_(baseline_of(options.against, options.axes, cells_)),
         processes_("sweep", options.jobs) {
+    require_options(options.run, cells_, own);
     for (const char* folder : {"policies", "logs"})
       files::make_directories("sweep", options.run.out / folder);
     lock_.emplace(options.run.out, "sweep");
@@ -80,11 +82,23 @@ class Sweep {
       }
     for (const Task& task : tasks_)
       if (is_finished(task)) require_same_policy(task);
+    std::vector<policy::PolicyFile> policies;
     for (const Task& task : tasks_)
       if (task.seed == options.run.seeds.front()) {
         files::replace("sweep", task.policy, task.cell->policy);
-        policy::read(task.policy);
+        policies.push_back(policy::read(task.policy));
       }
+    require_effects(options.axes, cells_, policies);
+  }
+
+  /// Returns the workload of each cell, each once.
+  std::vector<std::string> workloads() const {
+    std::vector<std::string> names;
+    for (const Cell& cell : cells_)
+      if (const std::string& name = cell.workload(options_.run.workload);
+          std::ranges::find(names, name) == names.end())
+        names.push_back(name);
+    return names;
   }
 
   /// Runs the tasks. Returns the number of tasks that failed.
@@ -133,6 +147,7 @@ class Sweep {
   /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
+    require_undamaged("sweep", run.out / "sweep.json");
     require_same_settings("sweep", run.out / "sweep.json",
                           {{"workload", run.workload},
                            {"steps", run.steps},
@@ -230,14 +245,17 @@ class Sweep {
 
 }  // namespace
 
-int run_sweep(const SweepOptions& options, std::ostream& progress) {
+int run_sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own,
+              std::ostream& progress) {
   if (options.axes.empty() || options.run.seeds.empty() || options.jobs < 1 ||
       options.run.out.empty())
     fail<UsageError>("sweep", options.axes.size(), " axes, ", options.run.seeds.size(), " seeds, ",
                      options.jobs, " jobs, folder \"", options.run.out.string(),
                      "\". Give at least one --axis, a seed, a job, and --out.");
   require_json(options.json);
-  Sweep sweep(options, progress);
+  Sweep sweep(options, own, progress);
+  for (const std::string& workload : sweep.workloads())
+    name_workload(words_next_to(options.json), workload, own);
   const int failed = sweep.run();
   const std::vector<RunResult> results = sweep.results();
   if (!results.empty())
@@ -273,14 +291,19 @@ Work add_sweep(CLI::App& app, const Context& context) {
   add_training(app, run, context);
   app.add_option("--jobs", options->sweep.jobs, "the number of runs at once")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1, most_jobs));
   app.add_option("--out", run.out, "the folder for policies, logs, and a folder for each run")
       ->required();
   add_json(app, options->sweep.json);
-  return [options, &context] {
-    name_workload(words_next_to(options->sweep.json), options->sweep.run.workload, context.own);
-    for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));
-    return run_sweep(options->sweep, std::cerr);
+  return [options, &context, &app] {
+    for (const std::string& text : options->axes) {
+      const Axis& axis = options->sweep.axes.emplace_back(axis_of(text));
+      for (const std::string& name : run_options_of(axis))
+        if (app.count("--" + name) > 0)
+          fail<UsageError>("sweep", "--", name, " and the axis ", in_quotes(text),
+                           " set the same option. Leave one of them out.");
+    }
+    return run_sweep(options->sweep, context.own, std::cerr);
   };
 }
 

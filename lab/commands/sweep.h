@@ -10,19 +10,24 @@
 #include <vector>
 
 #include <halftone/lab/run.h>
+#include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {
 
 /// "quantizers.forward.scale.history=16,64,1024": a field of the file, given by the names (in
 /// lists: the numbers) that lead to it; or an option of run: lr, steps, optimizer, schedule, from,
 /// workload. "a,b=1,2" are tied fields, which have the same value in every cell. A value is JSON; a
-/// value that is not valid JSON is a text. Write a text that looks like a number in quotes.
+/// value that is not valid JSON is a text. Write a text that looks like a number in quotes. If all
+/// fields are options of run, `values` has the texts without quotes.
 struct Axis {
   std::string name;
   std::vector<std::string> values;
 };
-/// Parses an axis. Throws UsageError for a text without a name or values, and for repeated values.
+/// Parses an axis. Throws UsageError for a text without a name or values, and for values that mean
+/// the same, such as 0.001 and 1e-3.
 Axis axis_of(const std::string& text);
+/// Returns the options of run that are fields of the axis: "lr", ...
+std::vector<std::string> run_options_of(const Axis& axis);
 
 /// One combination of the axes' values.
 struct Cell {
@@ -43,6 +48,14 @@ std::vector<std::string> short_names(const std::vector<Axis>& axes);
 /// for a path that leads through a number or text. An unknown field is found when the cell's policy
 /// is read.
 std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& axes);
+
+/// Throws what the command `run` would throw for the options of the sweep and of its cells.
+void require_options(const RunOptions& run, const std::vector<Cell>& cells,
+                     const std::vector<NamedWorkload>& own);
+/// Throws UsageError for an axis with two values that give equal trainings in all cells, such as a
+/// field of a quantizer that no rule uses. `policies` has the policy of each cell.
+void require_effects(const std::vector<Axis>& axes, const std::vector<Cell>& cells,
+                     const std::vector<policy::PolicyFile>& policies);
 
 struct SweepOptions {
   std::string policy{};
@@ -67,10 +80,12 @@ const Cell& baseline_of(const std::string& text, const std::vector<Axis>& axes,
 std::string effects_of(const std::vector<Axis>& axes, const std::vector<Cell>& cells,
                        const Cell& baseline, const std::vector<RunResult>& runs);
 
-/// Runs the cells that are not finished, each by this program's own command `run`, and reports each
-/// to `progress`. Moves unfinished runs to unfinished/. Then prints a line per cell, as run does.
-/// Returns 1 if a cell failed (the others still run), 3 if a signal stopped it. The processes end
-/// with the sweep, even if it is killed. Throws UsageError while another sweep uses the folder.
-int run_sweep(const SweepOptions& options, std::ostream& progress);
+/// Prints the workloads. Runs the cells that are not finished, each by this program's own command
+/// `run`, and reports each to `progress`. Moves unfinished runs to unfinished/. Then prints a line
+/// per cell, as run does. Returns 1 if a cell failed (the others still run), 3 if a signal stopped
+/// it. The processes end with the sweep, even if it is killed. Throws UsageError while another
+/// sweep uses the folder, and what require_options() and require_effects() throw.
+int run_sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own,
+              std::ostream& progress);
 
 }  // namespace halftone::lab

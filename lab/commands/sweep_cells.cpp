@@ -91,6 +91,14 @@ Json value_of(const std::string& text) {
   return value.is_discarded() ? Json(text) : value;
 }
 
+/// Returns an option of `run` without spaces around it, and without the quotes of a JSON text.
+std::string option_of(const std::string& value) {
+  const Json json = value_of(value);
+  if (json.is_string() && value.find('"') != std::string::npos) return json.get<std::string>();
+  const std::size_t begin = value.find_first_not_of(' '), end = value.find_last_not_of(' ');
+  return begin == std::string::npos ? "" : value.substr(begin, end - begin + 1);
+}
+
 void set_field(Json& json, const std::string& name, const std::string& value) {
   Json* at = &json;
   const std::vector<std::string> parts = split(name, '.');
@@ -122,12 +130,22 @@ Axis axis_of(const std::string& text) {
   const std::size_t equals = text.find('=');
   Axis axis{text.substr(0, equals), {}};
   if (equals != std::string::npos) axis.values = split_values(text.substr(equals + 1));
+  if (run_options_of(axis).size() == split(axis.name, ',').size())
+    for (std::string& value : axis.values) value = option_of(value);
   if (axis.name.empty() || axis.values.empty() ||
       std::ranges::find(axis.values, "") != axis.values.end())
     fail<UsageError>("sweep", "\"", text, "\" is not an axis. Write NAME=VALUE,VALUE.");
-  if (std::set(axis.values.begin(), axis.values.end()).size() != axis.values.size())
+  std::set<Json> meant;
+  for (const std::string& value : axis.values) meant.insert(value_of(value));
+  if (meant.size() != axis.values.size())
     fail<UsageError>("sweep", "\"", text, "\" has a value twice. Give each once.");
   return axis;
+}
+
+std::vector<std::string> run_options_of(const Axis& axis) {
+  std::vector<std::string> fields = split(axis.name, ',');
+  std::erase_if(fields, [](const std::string& field) { return !is_run_option(field); });
+  return fields;
 }
 
 std::vector<std::string> short_names(const std::vector<Axis>& axes) {
@@ -172,7 +190,7 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
       rest %= below;
       cell.name += "-" + plain(names[i] + "=" + value);
       for (const std::string& field : split(axes[i].name, ','))
-        if (is_run_option(field)) cell.options.emplace_back("--" + field, value);
+        if (is_run_option(field)) cell.options.emplace_back("--" + field, option_of(value));
         else set_field(json, field, value);
     }
     while (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);

@@ -6,6 +6,7 @@
 
 #include <halftone/amp/strategy_bytes.h>
 #include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/experiments/paired.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
@@ -27,14 +28,12 @@ double bytes_per_parameter(const std::string& strategy) {
 }
 
 void run(Findings& found) {
-  std::ostream silent(nullptr);
   std::vector<uint64_t> seeds{0, 1, 2};
   if (found.thorough()) seeds.insert(seeds.end(), {3, 4});
-  const std::vector<RunResult> runs = lab::run({.workload = workload,
+  const std::vector<RunResult> runs = all_runs({.workload = workload,
                                                 .policies = strategies,
                                                 .seeds = seeds,
-                                                .steps = found.thorough() ? 600 : 200},
-                                               {}, silent);
+                                                .steps = found.thorough() ? 600 : 200});
   Table table({"strategy", "loss", "against masters, 95 %", "bytes of a weight"});
   for (std::size_t i = 0; i < strategies.size(); ++i) {
     std::vector<double> losses, differences;

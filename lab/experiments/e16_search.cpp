@@ -34,11 +34,10 @@ void run(Findings& f) {
   chosen.base.name = "found";
   const PolicyOnDisk file(chosen);
   const std::vector<uint64_t> seeds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-  const std::vector<RunResult> runs = lab::run({.workload = workload,
+  const std::vector<RunResult> runs = all_runs({.workload = workload,
                                                 .policies = {"amp-bf16", file.path()},
                                                 .seeds = seeds,
-                                                .steps = f.thorough() ? 600 : 200},
-                                               {}, silent);
+                                                .steps = f.thorough() ? 600 : 200});
   f.out() << table_of(runs) << '\n';
   std::vector<double> differences, ratios, base_times, found_times;
   for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {  // the two policies alternate, with the

@@ -47,7 +47,6 @@ void run(Findings& found) {
   std::vector<int64_t> lengths{125, 250, 500};
   if (found.thorough())
     workloads.insert(workloads.end(), {"waves_1m", "waves_3m"}), lengths = {250, 500, 1000};
-  std::ostream silent(nullptr);
   std::vector<LawRow> rows;
   for (const std::string& weight : formats)
     for (const std::string& input : formats) {
@@ -56,7 +55,7 @@ void run(Findings& found) {
         for (const int64_t steps : lengths) {
           const RunOptions options{
               .workload = workload, .policies = {policy.path()}, .steps = steps};
-          rows.push_back(row_of(lab::run(options, {}, silent).front()));
+          rows.push_back(row_of(all_runs(options).front()));
         }
     }
   const Fit fitted = fit(rows, {}, found.out());

@@ -31,17 +31,23 @@ std::string signed_percent(const Interval& interval) {
   return (interval.mean > 0 ? "+" : "") + text(interval.mean) + " +- " + text(interval.half);
 }
 
+std::vector<RunResult> all_runs(const RunOptions& options) {
+  std::ostream silent(nullptr);
+  std::vector<RunResult> runs = lab::run(options, {}, silent);
+  if (const std::size_t wanted = options.policies.size() * options.seeds.size();
+      runs.size() < wanted)
+    fail<Stopped>("experiment", "stopped after ", runs.size(), " of ", wanted,
+                  " runs. Start it again for a result.");
+  return runs;
+}
+
 PairedRuns::PairedRuns(Findings& found, const std::string& workload,
                        const std::vector<std::string>& policies, std::size_t seeds, int64_t steps)
     : policies_(policies.size()), seeds_(seeds) {
-  std::ostream silent(nullptr);
   RunOptions options{.workload = workload, .policies = policies, .steps = steps};
   options.seeds.resize(seeds);
   std::iota(options.seeds.begin(), options.seeds.end(), 0);
-  runs_ = lab::run(options, {}, silent);
-  if (const std::size_t wanted = policies_ * seeds_; runs_.size() < wanted)
-    fail<Stopped>("experiment", "stopped after ", runs_.size(), " of ", wanted,
-                  " runs. Start it again for a result.");
+  runs_ = all_runs(options);
   Table table({"policy", "late loss", "against " + run(0, 0).policy + ", 95 %"});
   for (std::size_t p = 0; p < policies_; ++p) {
     double loss = 0;

@@ -31,12 +31,15 @@ struct Stopped : Error {
   using Error::Error;
 };
 
+/// Runs all trainings, without files. Throws Stopped after SIGINT, SIGTERM or SIGHUP.
+std::vector<RunResult> all_runs(const RunOptions& options);
+
 /// Trains a workload under each policy from each seed. Pairs by seed have the same weights and the
 /// same batches.
 class PairedRuns {
  public:
   /// Prints the table: each policy's late loss, and its difference from the first policy's. Throws
-  /// Stopped after SIGINT or SIGTERM.
+  /// Stopped like all_runs().
   PairedRuns(Findings& found, const std::string& workload, const std::vector<std::string>& policies,
              std::size_t seeds, int64_t steps);
 

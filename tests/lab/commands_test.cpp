@@ -13,8 +13,8 @@
 #include <halftone/lab/commands/picture.h>
 #include <halftone/lab/lab.h>
 
-#include "lab/captured.h"
 #include "lab/linear_workload.h"
+#include "lab/said.h"
 #include "temporary_directory.h"
 
 namespace halftone::test::commands_test {
@@ -54,19 +54,7 @@ struct Parsed {
   }
 };
 
-/// Runs a whole program: its exit code, and its output.
-struct Said {
-  int code = 0;
-  std::string output{}, errors{};
-};
-Said said_by(Words words) {
-  words.insert(words.begin(), "halftone-lab");
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  const Captured output(std::cout), errors(std::cerr);
-  const int code = lab::main(int(pointers.size()), pointers.data(), mine());
-  return {code, output.text(), errors.text()};
-}
+Said said_by(const Words& words) { return test::said_by(words, mine()); }
 
 TEST_CASE("commands: names and descriptions, each once, in lower case") {
   std::set<std::string> names, about;
@@ -145,6 +133,17 @@ TEST_CASE("values out of range are mistakes that name their flag") {
       {"run", {"fp32", "--steps", "0"}},
       {"run", {"fp32", "--steps", "x"}},
       {"run", {"fp32", "--steps", "1.5"}},
+      {"run", {"fp32", "--steps", "99999999999999999999"}},
+      {"run", {"fp32", "--steps", "1099511627777"}},
+      {"run", {"fp32", "--trace", "99999999999999999999"}},
+      {"run", {"fp32", "--probe", "99999999999999999999"}},
+      {"run", {"fp32", "--lr", "1e999"}},
+      {"run", {"fp32", "--lr", "inf"}},
+      {"sweep", {"fp32", "--axis", "lr=1", "--out", "x", "--steps", "99999999999999999999"}},
+      {"gate", {"fp32", "--steps", "99999999999999999999"}},
+      {"explain", {"fp32", "--steps", "99999999999999999999"}},
+      {"search", {"fp32", "--steps", "99999999999999999999"}},
+      {"sensitivity", {"fp32", "--warm-up", "99999999999999999999"}},
       {"run", {"fp32", "--probe", "-1"}},
       {"run", {"fp32", "--lr", "0"}},
       {"run", {"fp32", "--lr", "-1"}},
@@ -169,7 +168,12 @@ TEST_CASE("values out of range are mistakes that name their flag") {
         std::find_if(words.rbegin(), words.rend(), [](auto& w) { return w.starts_with("--"); });
     CAPTURE(mistake);
     CHECK(contains(mistake, *flag));
+    CHECK(mistake.size() < 150);
   }
+  CHECK(Parsed("run").mistake({"fp32", "--lr", "-1"}) ==
+        "--lr: expected a finite number above 0, got -1");
+  CHECK(Parsed("run").mistake({"fp32", "--steps", "99999999999999999999"}) ==
+        "--steps: expected a whole number from 1 to 1099511627776, got 99999999999999999999");
   CHECK_FALSE(Parsed("table").mistake({"x", "--csv", "--jsonl"}).empty());
   CHECK_FALSE(Parsed("sweep").mistake({"fp32", "--axis", "lr=1"}).empty());
 }
@@ -177,7 +181,8 @@ TEST_CASE("values out of range are mistakes that name their flag") {
 TEST_CASE("good values are no mistake") {
   const std::pair<const char*, Words> good[] = {
       {"run",
-       {"fp32", "amp-bf16", "--steps", "1", "--seeds", "0,18446744073709551615", "--lr", "1e-3"}},
+       {"fp32", "amp-bf16", "--steps", "1099511627776", "--seeds", "0,18446744073709551615", "--lr",
+        "1e-3"}},
       {"sweep", {"fp32", "--axis", "lr=1,2", "--axis", "seed=1", "--out", "x", "--seeds", "0..4"}},
       {"table", {"a", "b", "--jsonl", "-o", "x"}},
       {"report", {"a", "--reference", "p", "-o", "x.html"}},

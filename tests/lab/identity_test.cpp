@@ -9,6 +9,8 @@
 #include <halftone/core/views.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/recorded_run.h>
+#include <halftone/lab/run.h>
+#include <halftone/policy/file/fingerprint.h>
 
 #include "lab/linear_workload.h"
 #include "temporary_directory.h"
@@ -164,6 +166,26 @@ TEST_CASE("the identity of a training has its own choices, and what they became"
   CHECK(schedule("linear", 10) != plain["schedule"]["hash"]);
   CHECK(schedule("linear", 10) != schedule("linear", 11));
   CHECK(schedule("cosine", 10) != schedule("linear", 10));
+}
+
+TEST_CASE("the hash of a schedule has every factor of 2^22 steps, and a part of more") {
+  const auto hash = [](int64_t steps, const char* schedule = "cosine") {
+    lab::Workload chosen = linear_workload({4, 2});
+    lab::choose(chosen, {.schedule = schedule});
+    const auto optimizer = lab::optimizer_of(chosen);
+    return lab::identity_of_training(chosen, {}, *optimizer, chosen.train(), nullptr,
+                                     steps)["schedule"]["hash"];
+  };
+  for (const int64_t steps : {int64_t(10), int64_t(1) << 22}) {
+    const optim::LrSchedule schedule = optim::LrSchedule::cosine(steps);
+    policy::Fingerprint all;
+    for (int64_t step = 0; step < steps; ++step) {
+      const double factor = schedule.at(step);
+      all.add({reinterpret_cast<const char*>(&factor), sizeof factor});
+    }
+    CHECK(hash(steps) == all.text());
+  }
+  CHECK(hash(lab::most_steps) != hash(lab::most_steps, "linear"));  // within a second
 }
 
 // --- finished runs

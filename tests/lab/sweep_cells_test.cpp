@@ -65,9 +65,23 @@ TEST_CASE("an escaped quotation mark does not end a text") {
   CHECK(axis_of(R"(x="a\\",b)").values == Values{R"("a\\")", "b"});
 }
 
-TEST_CASE("a value that is given twice is refused as it is written, not as what it means") {
-  CHECK(contains(message_of<UsageError>([] { axis_of("x=1,2,1"); }), "has a value twice"));
-  CHECK(axis_of("x=1,1.0").values.size() == 2);  // texts of two names, for two folders
+TEST_CASE("a value that is given twice is refused, also if it is written in two ways") {
+  for (const char* text : {"x=1,2,1", "x=1,1.0", "lr=0.001,1e-3", R"(optimizer=sgd,"sgd")",
+                           R"(x={"a":1},{"a": 1.0})", "steps=5, 5"}) {
+    CAPTURE(text);
+    CHECK(contains(message_of<UsageError>([&] { axis_of(text); }), "has a value twice"));
+  }
+  CHECK(axis_of(R"(x=1,"1",true,[1])").values.size() == 4);
+}
+
+TEST_CASE("options of run are JSON texts or bare words") {
+  CHECK(axis_of(R"(optimizer="sgd", adamw)").values == Values{"sgd", "adamw"});
+  CHECK(axis_of(R"(lr= 0.1 ,"1e-3")").values == Values{"0.1", "1e-3"});
+  CHECK(axis_of(R"(x="sgd")").values == Values{R"("sgd")"});  // a field of the file
+  const PolicyFile file;
+  const Cell cell = file.cells({axis_of(R"(optimizer,about="sgd")")}).at(0);
+  CHECK(cell.options.at(0).second == "sgd");
+  CHECK(parsed(cell)["about"] == "sgd");
 }
 
 // --- seeds
@@ -277,7 +291,7 @@ TEST_CASE("a sweep without an axis, a seed, a job or a folder is refused") {
     options.run.workload = "mlp_tiny", options.run.out = folder / "out";
     change(options);
     std::ostringstream progress;
-    return message_of<UsageError>([&] { lab::run_sweep(options, progress); });
+    return message_of<UsageError>([&] { lab::run_sweep(options, {}, progress); });
   };
   using Options = lab::SweepOptions;
   CHECK(contains(refused([](Options& o) { o.axes.clear(); }), "[sweep] 0 axes, 1 seeds, 1 jobs"));
@@ -294,7 +308,7 @@ TEST_CASE(
   options.run.workload = "mlp_tiny", options.run.out = folder.path();
   std::ostringstream progress;
   write_file(folder / "sweep.json", "{\"workload\":\"another\"}");
-  CHECK(contains(message_of<UsageError>([&] { lab::run_sweep(options, progress); }),
+  CHECK(contains(message_of<UsageError>([&] { lab::run_sweep(options, {}, progress); }),
                  "was begun with {\"workload\":\"another\"} and not {\"workload\":\"mlp_tiny\","));
   CHECK(read_file(folder / "sweep.json") == "{\"workload\":\"another\"}");
   std::filesystem::remove(folder / "sweep.json");
@@ -303,7 +317,7 @@ TEST_CASE(
   std::filesystem::create_directories(folder / run);
   write_file(folder / run / "summary.json", R"({"loss":0.5,"milliseconds_per_step":2})");
   write_file(folder / "policies/fp32-lr=1.json", "another");
-  CHECK(contains(message_of<UsageError>([&] { lab::run_sweep(options, progress); }),
+  CHECK(contains(message_of<UsageError>([&] { lab::run_sweep(options, {}, progress); }),
                  "was run under another policy of this name"));
   CHECK(read_file(folder / "policies/fp32-lr=1.json") == "another");
 }
@@ -322,7 +336,7 @@ TEST_CASE("a finished sweep starts nothing and prints its runs") {
   std::ostringstream progress;
   {
     const Captured table(std::cout);
-    CHECK(lab::run_sweep(options, progress) == 0);
+    CHECK(lab::run_sweep(options, {}, progress) == 0);
     CHECK(contains(table.text(), "fp32-lr=1 "));
     CHECK(contains(table.text(), "fp32-lr=2 "));
   }
@@ -330,7 +344,7 @@ TEST_CASE("a finished sweep starts nothing and prints its runs") {
   CHECK(read_file(folder / "policies/fp32-lr=2.json") ==
         cells_of(options.policy, options.axes).at(1).policy);
   write_file(folder / "mlp_tiny-fp32-lr=1-3/summary.json", R"({"loss":"much"})");
-  CHECK(contains(message_of<FormatError>([&] { lab::run_sweep(options, progress); }),
+  CHECK(contains(message_of<FormatError>([&] { lab::run_sweep(options, {}, progress); }),
                  "has no number \"loss\""));
 }
 

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/recorded_run.h>
 #include <halftone/policy/policy.h>
 
 #include "policies_directory.h"
@@ -112,14 +113,16 @@ TEST_CASE("what no file can hold has the form of an error") {
   options.run.workload = "mlp_tiny", options.run.out = folder / "file" / "out";
   write_file(folder / "file", "");
   std::ostringstream progress;
-  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
+  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, {}, progress); }),
                  "[sweep] cannot make the directory " + (folder / "file/out/policies").string()));
-  options.run.out = folder / "out", options.run.workload = "\xff";
-  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
+  CHECK(contains(message_of<Error>([&] {
+                   lab::require_same_settings("sweep", folder / "x.json", {{"workload", "\xff"}});
+                 }),
                  "[sweep] the workload or another option is not UTF-8."));
-  options.run.workload = "mlp_tiny";
+  options.run.out = folder / "out";
+  std::filesystem::create_directory(folder / "out");
   std::filesystem::create_symlink("sweep.json", folder / "out/sweep.json");  // to itself
-  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
+  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, {}, progress); }),
                  "[sweep] cannot read " + (folder / "out/sweep.json").string()));
 }
 
