@@ -23,8 +23,9 @@ constexpr std::string_view fields[] = {
     "from",    "version",     "commit",        "compiler",  "backend", "kernels",
     "threads", "processor",   "portable_bits"};
 
-/// Hashes the factors of the steps: a schedule is a function, which has no name. Of more than 2^22
-/// steps, hashes 2^22 that are evenly spaced, so that a long training begins within a second.
+/// Hashes the factors of the steps: a schedule is a function, which has no name. If there are more
+/// than 2^22 steps, hashes 2^22 that are evenly spaced, so that a long training begins within a
+/// second.
 std::string hash_of(const optim::LrSchedule& schedule, int64_t steps) {
   constexpr int64_t most = int64_t(1) << 22;
   const int64_t count = std::min(steps, most);

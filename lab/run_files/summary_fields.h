@@ -37,7 +37,7 @@ policy::JsonValue wanted(const policy::JsonValue& object, std::string_view key);
 void require_fields(const policy::JsonValue& summary);
 
 /// Checks that the hash of policy.json in `folder` is `policy_hash`, which summary.json has. Throws
-/// FormatError in the name of `op` if it differs, or if the file is no policy.
+/// FormatError in the name of `op` if it differs, or if the file is not a policy.
 void require_policy(std::string_view op, const std::filesystem::path& folder,
                     std::string_view policy_hash);
 

@@ -10,7 +10,7 @@
 
 namespace halftone::test {
 
-/// What a call printed to standard output and standard error, and its exit code.
+/// The texts that a call printed to standard output and standard error, and its exit code.
 struct Said {
   int code = 0;
   std::string output{}, errors{};

@@ -1,4 +1,4 @@
-// What is wrong with the cells of a sweep, found before the first training.
+// Checks the cells of a sweep before the first training.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -6,7 +6,7 @@
 #include <halftone/core/names.h>
 #include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/sweep/sweep.h>
 #include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {

@@ -1,11 +1,11 @@
-// What a sweep refuses before its first training: options that no run takes, axes without an
+// A sweep refuses these before its first training: options that no run takes, axes without an
 // effect, an option that is also an axis, and a damaged record.
 #include <doctest/doctest.h>
 
 #include <sstream>
 
 #include <halftone/lab/commands/gate.h>
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/sweep/sweep.h>
 
 #include "lab/linear_workload.h"
 #include "lab/said.h"

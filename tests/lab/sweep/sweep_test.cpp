@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/sweep/sweep.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/policy/policy.h>
 

@@ -6,7 +6,7 @@
 
 #include <halftone/core/names.h>
 #include <halftone/core/quoted.h>
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/sweep/sweep.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 

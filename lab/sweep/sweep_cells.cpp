@@ -9,7 +9,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/quoted.h>
 #include <halftone/lab/json_input.h>
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/sweep/sweep.h>
 #include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/lab/sweep/sweep.h>
 #include <halftone/policy/policy.h>
 
 #include "lab/captured.h"
