@@ -1,6 +1,7 @@
 // One list of fields, each with the function that checks its value.
 #include <halftone/lab/run_files/summary_fields.h>
 
+#include <halftone/lab/run.h>
 #include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {
@@ -8,7 +9,7 @@ namespace halftone::lab {
 namespace {
 using policy::JsonValue;
 
-constexpr int64_t most_steps = int64_t(1) << 40, most_counts = int64_t(1) << 53;
+constexpr int64_t most_counts = int64_t(1) << 53;
 
 void require_format(const JsonValue& value) {
   if (const int64_t format = value.integer(0, 1'000'000); format != 1)
