@@ -16,4 +16,4 @@ export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_pml=ob1 OMPI_MCA_btl=sel
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_plm_rsh_agent=/bin/false
 flags=()
 if "$mpirun" --version | grep -q "Open MPI"; then flags=(--oversubscribe --bind-to none); fi
-exec timeout "$limit" "$mpirun" -n "$count" ${flags[@]+"${flags[@]}"} "$@"
+exec timeout -k 5 "$limit" "$mpirun" -n "$count" ${flags[@]+"${flags[@]}"} "$@"
