@@ -156,6 +156,7 @@ expect(lab.run_diverges OUTPUT "fp32 +nan " MESSAGE "fp32, seed 0: loss nan," CO
 expect(lab.run_too_many_steps EXIT 2 MESSAGE "--steps: expected a whole number from 1 to 1099511627776, got 99999999999999999999" COMMAND halftone-lab run fp32
        --workload student_teacher --steps 99999999999999999999)
 add_test(NAME lab.interrupted COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/interrupted.sh $<TARGET_FILE:halftone-lab>)
+set_tests_properties(lab.interrupted PROPERTIES LABELS long)
 expect(lab.show_why OUTPUT "why, by what operations ask for.*  linear +low_precision +most of the time" COMMAND halftone-lab show amp-bf16)
 
 # The pictures of docs/amp_from_the_inside.md, from a smaller training.
