@@ -45,25 +45,19 @@ json read_json_document(std::string_view op, const std::filesystem::path& path) 
                       " values. Make it anew, or leave it out.");
   json result = json::parse(text, nullptr, false);
   if (result.is_discarded())
-    fail<FormatError>(op, path.string(), ": no JSON. Make it anew, or leave it out.");
+    fail<FormatError>(op, path.string(), ": not JSON. Make it anew, or leave it out.");
   return result;
 }
 
 json read_json(std::string_view op, const std::filesystem::path& path) {
   json result = read_json_document(op, path);
   if (!result.is_object())
-    fail<FormatError>(op, path.string(), ": no JSON object. Make it anew, or leave it out.");
+    fail<FormatError>(op, path.string(), ": not a JSON object. Make it anew, or leave it out.");
   return result;
 }
 
-void require_undamaged(std::string_view op, const std::filesystem::path& settings) {
-  std::error_code error;
-  if (!std::filesystem::exists(settings, error) || error) return;
-  const std::string text = files::read_text(op, settings, most_json_bytes);
-  if (!is_within_limits(text) || !json::parse(text, nullptr, false).is_object())
-    fail<FormatError>(op, settings.string(),
-                      " is damaged: it is not a JSON object. Remove it if all runs in the folder "
-                      "have the options of this command; otherwise choose another --out.");
+bool is_json_object(std::string_view text) {
+  return is_within_limits(text) && json::parse(text, nullptr, false).is_object();
 }
 
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,

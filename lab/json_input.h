@@ -30,9 +30,8 @@ nlohmann::json read_json(std::string_view op, const std::filesystem::path& path)
 /// The same for a document of any kind.
 nlohmann::json read_json_document(std::string_view op, const std::filesystem::path& path);
 
-/// Throws FormatError if the file exists and is not a JSON object within the limits. The file has
-/// the settings that all runs of a folder share.
-void require_undamaged(std::string_view op, const std::filesystem::path& settings);
+/// Returns whether a text is a JSON object within the limits.
+bool is_json_object(std::string_view text);
 
 /// Calls `use` with each line that is an object within the limits. Returns the number of other
 /// lines and of those for which `use` returned false. Throws FormatError if the file cannot be

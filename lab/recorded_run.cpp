@@ -49,7 +49,7 @@ void read_summary(const JsonValue& summary, RecordedRun& run) {
 Json checked_summary(std::string_view op, const std::filesystem::path& file) {
   return of_file(op, file, [&] {
     const std::string text = files::read_text(op, file, std::size_t(1) << 20);
-    if (!Json::accept(text)) fail<FormatError>("summary", "it is no JSON.");
+    if (!Json::accept(text)) fail<FormatError>("summary", "it is not JSON.");
     Json summary = policy::parsed_json(std::string(op), text);
     require_fields(JsonValue(std::string(op), "", summary));
     return summary;
@@ -57,16 +57,16 @@ Json checked_summary(std::string_view op, const std::filesystem::path& file) {
 }
 }  // namespace
 
-RecordedRun read_run(const std::filesystem::path& folder) {
+RecordedRun read_run(std::string_view op, const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "summary.json";
   if (!std::filesystem::is_regular_file(file))
-    refuse_file("rerun", file,
-                "there is no such file. Give the folder of a run, as halftone-lab run --out leaves "
+    refuse_file(op, file,
+                "the file is missing. Give the folder of a run, as halftone-lab run --out leaves "
                 "it.");
   RecordedRun run;
-  run.summary = checked_summary("rerun", file);
-  of_file("rerun", file, [&] { read_summary(JsonValue("rerun", "", run.summary), run); });
-  require_policy("rerun", folder, run.summary["policy_hash"].get<std::string>());
+  run.summary = checked_summary(op, file);
+  of_file(op, file, [&] { read_summary(JsonValue(std::string(op), "", run.summary), run); });
+  require_policy(op, folder, run.summary["policy_hash"].get<std::string>());
   run.options.policies = {(folder / "policy.json").string()};
   return run;
 }
@@ -79,7 +79,7 @@ void require_finished_run(std::string_view op, const std::filesystem::path& fold
   for (const char* name : names)
     if (!std::filesystem::is_regular_file(folder / name, ignored))
       refuse_file(op, folder / name,
-                  "there is no such file, although the run is finished. Put it back, or remove the "
+                  "the file is missing, although the run is finished. Put it back, or remove the "
                   "folder: then this run is done again.");
   require_policy(op, folder, summary["policy_hash"].get<std::string>());
 }
@@ -140,6 +140,10 @@ void require_same_settings(std::string_view op, const std::filesystem::path& fil
   std::error_code error;
   if (!std::filesystem::exists(file, error) && !error) return files::replace(op, file, now);
   const std::string before = files::read_text(op, file, std::size_t(1) << 20);
+  if (!is_json_object(before))
+    fail<FormatError>(op, file.string(),
+                      " is damaged: it is not a JSON object. Remove it if all runs in the folder "
+                      "have the options of this command; otherwise choose another --out.");
   if (before != now)
     fail<UsageError>(op, file.parent_path().string(), " was begun with ", shortened(before, 1000),
                      " and not ", now, ". Choose another --out.");

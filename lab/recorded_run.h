@@ -20,9 +20,9 @@ struct RecordedRun {
   policy::Json summary{};
   bool portable_bits = false;  // whether the run had them
 };
-/// Reads a run folder. Throws FormatError "[rerun] FILE: problem. Remedy." for content that no run
+/// Reads a run folder. Throws FormatError "[op] FILE: problem. Remedy." for content that no run
 /// writes, and if the policy file does not match the summary.
-RecordedRun read_run(const std::filesystem::path& folder);
+RecordedRun read_run(std::string_view op, const std::filesystem::path& folder);
 
 /// Returns the results of a finished run, without telemetry; nullopt if the folder has no summary.
 /// Throws FormatError in the name of `op`.

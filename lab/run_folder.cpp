@@ -183,7 +183,7 @@ void RunFolder::note_skipped(int64_t lines, const char* file) {
 
 void RunFolder::note_missing(const char* file, const char* what) {
   if (has("summary.json"))
-    notes_.push_back((path_ / file).string() + ": there is no such file, so " + what + '.');
+    notes_.push_back((path_ / file).string() + " is missing, so " + what + '.');
 }
 
 void RunFolder::require_own_policy() {

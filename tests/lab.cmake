@@ -142,7 +142,7 @@ add_test(NAME lab.tamper COMMAND sed -i -e "s/\"weights_hash\": \"[0-9a-f]*/\"we
 expect(lab.rerun_of_others EXIT 1 OUTPUT "differs: threads: 9.* there, .*weights: 0123456789abcdef there, [0-9a-f]+ here, others"
        COMMAND halftone-lab rerun ${tampered} --check)
 expect(lab.rerun_without_check OUTPUT "0123456789abcdef there, [0-9a-f]+ here, others" COMMAND halftone-lab rerun ${tampered})
-expect(lab.rerun_of_nothing EXIT 2 MESSAGE "^.rerun. .*summary.json: there is no such file. Give the folder of a run" COMMAND halftone-lab rerun ${telemetry})
+expect(lab.rerun_of_nothing EXIT 2 MESSAGE "^.rerun. .*summary.json: the file is missing. Give the folder of a run" COMMAND halftone-lab rerun ${telemetry})
 set_tests_properties(lab.rerun lab.rerun_of_nothing PROPERTIES FIXTURES_REQUIRED lab_first_run)
 set_tests_properties(lab.tamper PROPERTIES FIXTURES_REQUIRED lab_first_run FIXTURES_SETUP lab_tampered)
 set_tests_properties(lab.rerun_of_others lab.rerun_without_check PROPERTIES FIXTURES_REQUIRED lab_tampered)

@@ -14,7 +14,7 @@ namespace halftone::test {
 class WithoutRoot {
  public:
   explicit WithoutRoot(const std::filesystem::path& directory) : was_(geteuid()) {
-    constexpr uid_t user = 65534;  // of "nobody" on Linux
+    constexpr uid_t user = 65534;  // an account without rights on Linux
     if (was_ != 0) return;
     REQUIRE(chown(directory.c_str(), user, gid_t(-1)) == 0);
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))

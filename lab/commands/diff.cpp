@@ -24,21 +24,10 @@ struct Traced {
   std::vector<TraceRow> rows{};
 };
 
-/// Reads the summary of a run. Its errors are in the name of this command.
-policy::Json summary_in(const std::filesystem::path& folder) {
-  try {
-    return read_run(folder).summary;
-  } catch (const FormatError& error) {
-    std::string_view message = error.what();
-    message.remove_prefix(std::min(message.size(), message.find("] ") + 2));
-    fail<FormatError>("diff", message);
-  }
-}
-
 Traced read_traced(const std::filesystem::path& folder) {
   const bool there = std::filesystem::exists(folder / trace_name);
   Traced run;
-  if (there) run = {summary_in(folder), read_trace("diff", folder / trace_name)};
+  if (there) run = {read_run("diff", folder).summary, read_trace("diff", folder / trace_name)};
   if (run.rows.empty())
     fail<UsageError>("diff", printable(folder.string()), there ? " has an empty " : " has no ",
                      trace_name,

@@ -17,7 +17,6 @@
 #include <halftone/core/quoted.h>
 #include <halftone/core/portable_bits.h>
 #include <halftone/lab/commands/flags.h>
-#include <halftone/lab/json_input.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/processes.h>
 #include <halftone/lab/recorded_run.h>
@@ -79,7 +78,6 @@ class Pairs {
     for (const char* folder : {"policy", "reference", "logs"})
       files::make_directories("gate", out_ / folder);
     const RunOptions& run = options.run;
-    require_undamaged("gate", out_ / "gate.json");
     require_same_settings("gate", out_ / "gate.json",
                           {{"policy", policy::hash(policy::named_or_read(options.policy))},
                            {"reference", policy::hash(policy::named_or_read(options.reference))},

@@ -12,7 +12,7 @@
 namespace halftone::lab {
 
 int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own) {
-  RecordedRun there = read_run(options.folder);
+  RecordedRun there = read_run("rerun", options.folder);
   if (!options.from.empty()) there.options.choices.from = options.from;
   if (there.options.choices.from.empty() != there.from_hash.empty())
     fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
@@ -29,7 +29,7 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   std::ostringstream progress;
   const std::vector<RunResult> finished = run(run_options, own, progress);
   if (finished.empty()) {
-    std::cerr << "stopped before the last step, so there are no weights to compare\n";
+    std::cerr << "stopped before the last step, so no weights were compared\n";
     return exit_undecided;
   }
   const RunResult& here = finished.front();

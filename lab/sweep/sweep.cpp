@@ -16,7 +16,6 @@
 #include <halftone/core/portable_bits.h>
 #include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
-#include <halftone/lab/json_input.h>
 #include <halftone/lab/processes.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
@@ -147,7 +146,6 @@ class Sweep {
   /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
-    require_undamaged("sweep", run.out / "sweep.json");
     require_same_settings("sweep", run.out / "sweep.json",
                           {{"workload", run.workload},
                            {"steps", run.steps},

@@ -80,9 +80,9 @@ TEST_CASE("folders that cannot be compared are mistakes, in the name of diff") {
   write_file(bad.folder / "trace.jsonl", trace);
   const std::string summary = read_file(bad.folder / "summary.json");
   write_file(bad.folder / "summary.json", "{");
-  CHECK(contains(refused(), "summary.json: it is no JSON."));
+  CHECK(contains(refused(), "summary.json: it is not JSON."));
   std::filesystem::remove(bad.folder / "summary.json");
-  CHECK(contains(refused(), "summary.json: there is no such file."));
+  CHECK(contains(refused(), "summary.json: the file is missing."));
   write_file(bad.folder / "summary.json", summary);
   CHECK(diff(good.folder, bad.folder).code == 0);
   std::filesystem::remove(bad.folder / "trace.jsonl");

@@ -220,7 +220,7 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
   CHECK(contains(refusal(R"({"loss": 1})"), "has no number \"milliseconds_per_step\""));
   CHECK(contains(refusal(R"({"loss": "1", "milliseconds_per_step": 3})"), "Remove the folder"));
   for (const char* text : {"", "[]", "{\"loss\": 1", "{\"loss\": 1e999}"})
-    CHECK(contains(refusal(text), "summary.json: no JSON"));
+    CHECK(contains(refusal(text), "summary.json: not "));
 }
 
 }  // namespace

@@ -116,12 +116,12 @@ TEST_CASE("documents that are no object are refused with their path") {
   };
   for (const char* text : {"[]", "3", "null", "\"x\"", "[{}]"}) {
     CAPTURE(text);
-    CHECK(contains(refusal(text), ": no JSON object."));
+    CHECK(contains(refusal(text), ": not a JSON object."));
   }
   for (const std::string_view text :
        {"", "{", "{\"a\": 1,}", "{} {}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\xff\"}"}) {
     CAPTURE(text);
-    CHECK(contains(refusal(text), ": no JSON."));
+    CHECK(contains(refusal(text), ": not JSON."));
   }
   CHECK(message_of<FormatError>([&] {
           lab::read_json("op", directory / "none.json");

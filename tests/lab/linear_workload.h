@@ -30,6 +30,19 @@ inline lab::Workload linear_workload(const std::vector<int64_t>& widths, int64_t
           }};
 }
 
+/// A list with the workload "small": one linear layer, and batches in an order that depends on the
+/// seed.
+inline std::vector<lab::NamedWorkload> small() {
+  return {{"small", "", [](uint64_t seed) {
+             auto model = std::make_unique<nn::Linear>(4, 3);
+             const data::TensorDataset data(randn({24, 4}), randn({24, 3}));
+             return lab::Workload{
+                 .task = train::regression(*model), .model = std::move(model), .train = [=] {
+                   return data::DataLoader(data, {.batch_size = 8, .shuffle = true, .seed = seed});
+                 }};
+           }}};
+}
+
 /// The rules of {"rules": [...]}, over fp32.
 inline std::vector<policy::Rule> rules_of(const std::string& list) {
   const std::string text =

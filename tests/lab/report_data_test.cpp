@@ -45,7 +45,7 @@ struct Runs {
   ReportData data(const std::string& reference = "") const {
     ReportData data = lab::read_report_data({.paths = paths, .reference = reference});
     std::erase_if(data.notes,
-                  [](const std::string& note) { return contains(note, "there is no such file"); });
+                  [](const std::string& note) { return contains(note, " is missing, so "); });
     return data;
   }
 };

@@ -17,23 +17,13 @@
 #include <halftone/lab/recorded_run.h>
 #include <halftone/nn/nn.h>
 
+#include "lab/linear_workload.h"
 #include "temporary_directory.h"
 
 namespace halftone::test::rerun_test {
 namespace {
 
 using policy::Json;
-
-std::vector<lab::NamedWorkload> small() {
-  return {{"small", "", [](uint64_t seed) {
-             auto model = std::make_unique<nn::Linear>(4, 3);
-             const data::TensorDataset data(randn({24, 4}), randn({24, 3}));
-             return lab::Workload{
-                 .task = train::regression(*model), .model = std::move(model), .train = [=] {
-                   return data::DataLoader(data, {.batch_size = 8, .shuffle = true, .seed = seed});
-                 }};
-           }}};
-}
 
 /// A run of five steps in its own folder.
 struct Folder {
@@ -54,7 +44,7 @@ struct Folder {
     if (value.is_discarded()) changed = changed.patch({{{"op", "remove"}, {"path", pointer}}});
     else changed[Json::json_pointer(pointer)] = value;
     write_file(path / "summary.json", changed.dump());
-    const std::string message = message_of<FormatError>([&] { lab::read_run(path); });
+    const std::string message = message_of<FormatError>([&] { lab::read_run("rerun", path); });
     const std::string where = "[rerun] " + (path / "summary.json").string() + ": ";
     CHECK(message.starts_with(where));
     CHECK(message.ends_with("make it anew with halftone-lab run."));
@@ -91,7 +81,7 @@ TEST_CASE("a run says what it was, and its folder repeats it") {
   CHECK(run.summary["optimizer"]["options"]["momentum"] == 0.9);
   CHECK(run.summary["data"]["samples"] == 24);
   CHECK(run.summary["from"].is_null());
-  const lab::RecordedRun read = lab::read_run(run.path);
+  const lab::RecordedRun read = lab::read_run("rerun", run.path);
   CHECK(read.options.choices.lr == 0.03);
   CHECK(read.options.seeds == std::vector<uint64_t>{3});
   std::ostringstream progress;
@@ -119,7 +109,7 @@ TEST_CASE("a run from an earlier one's state ends elsewhere, and says where it b
   const Folder later({.choices = {.optimizer = "sgd", .from = first.path}});
   CHECK(later.summary["from"]["hash"].get<std::string>().size() == 16);
   CHECK(later.summary["weights_hash"] != first.summary["weights_hash"]);
-  const lab::RecordedRun read = lab::read_run(later.path);
+  const lab::RecordedRun read = lab::read_run("rerun", later.path);
   CHECK(read.options.choices.from == first.path);
   std::ostringstream progress;
   CHECK(lab::run(read.options, small(), progress).at(0).weights_hash == read.weights_hash);
@@ -175,9 +165,9 @@ TEST_CASE("every field of a summary is checked") {
   begins("/policy_hash", true, "/policy_hash: expected a text, got true or false.");
   const auto refusal_of_text = [&](const std::string& text) {
     write_file(run.path / "summary.json", text);
-    return message_of<FormatError>([&] { lab::read_run(run.path); });
+    return message_of<FormatError>([&] { lab::read_run("rerun", run.path); });
   };
-  CHECK(refusal_of_text("{\"format\": 1").find("it is no JSON.") != std::string::npos);
+  CHECK(refusal_of_text("{\"format\": 1").find("it is not JSON.") != std::string::npos);
   CHECK(refusal_of_text("[]").find("expected an object.") != std::string::npos);
   CHECK(refusal_of_text("{\"seed\": 1, \"seed\": 1}").find("twice") != std::string::npos);
 }
@@ -190,7 +180,7 @@ TEST_CASE("a damaged folder is refused with a FormatError or read, nothing else"
     int refused = 0;
     for (int i = 0; i < 300; ++i) {
       write_file(run.path / name, mutated(whole, random));
-      refused += message_of<FormatError>([&] { lab::read_run(run.path); }).empty() ? 0 : 1;
+      refused += message_of<FormatError>([&] { lab::read_run("rerun", run.path); }).empty() ? 0 : 1;
     }
     CHECK(refused > 100);
     write_file(run.path / name, whole);
@@ -200,15 +190,15 @@ TEST_CASE("a damaged folder is refused with a FormatError or read, nothing else"
 TEST_CASE("a folder without a summary, and one with another policy, are errors") {
   const Folder run;
   CHECK(message_of<FormatError>([&] {
-          lab::read_run(run.directory.path());
-        }).find("summary.json: there is no such file. Give the folder of a run") !=
+          lab::read_run("rerun", run.directory.path());
+        }).find("summary.json: the file is missing. Give the folder of a run") !=
         std::string::npos);
   write_file(run.path / "policy.json", R"({"halftone_policy": 1, "name": "p", "extends": "fp32"})");
   CHECK(message_of<FormatError>([&] {
-          lab::read_run(run.path);
+          lab::read_run("rerun", run.path);
         }).find("policy.json: its hash is ") != std::string::npos);
   write_file(run.path / "policy.json", "{");
-  CHECK(message_of<FormatError>([&] { lab::read_run(run.path); }).find("policy.json: ") !=
+  CHECK(message_of<FormatError>([&] { lab::read_run("rerun", run.path); }).find("policy.json: ") !=
         std::string::npos);
 }
 

@@ -185,7 +185,7 @@ TEST_CASE("summaries: texts and finite numbers by name, members as in data.hash"
         std::vector<std::pair<std::string, double>>{{"activation", 0}, {"parameter", 100}});
 }
 
-TEST_CASE("summaries that are no JSON object are errors with their path") {
+TEST_CASE("summaries that are not a JSON object are errors with their path") {
   Folder folder;
   for (const std::string_view text : {"", "[]", "{\"a\":", "{\"a\": \"\xc3\"}", "{\"a\": 1e999}"}) {
     folder.with("summary.json", text);

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lab/captured.h"
+#include "lab/linear_workload.h"
 #include "temporary_directory.h"
 
 namespace halftone::test::damaged_run_test {
@@ -23,17 +24,6 @@ namespace {
 
 using nlohmann::json;
 using Path = std::filesystem::path;
-
-std::vector<lab::NamedWorkload> small() {
-  return {{"small", "", [](uint64_t seed) {
-             auto model = std::make_unique<nn::Linear>(4, 3);
-             const data::TensorDataset data(randn({24, 4}), randn({24, 3}));
-             return lab::Workload{
-                 .task = train::regression(*model), .model = std::move(model), .train = [=] {
-                   return data::DataLoader(data, {.batch_size = 8, .shuffle = true, .seed = seed});
-                 }};
-           }}};
-}
 
 /// Finished runs of two policies, with telemetry.
 struct Runs {
@@ -152,7 +142,7 @@ TEST_CASE("a repeated run refuses a folder without one of the run's files") {
     std::filesystem::remove(runs.path / name);
     CHECK(runs.of_run() ==
           "[run] " + (runs.path / name).string() +
-              ": there is no such file, although the run is finished. Put it back, or remove the "
+              ": the file is missing, although the run is finished. Put it back, or remove the "
               "folder: then this run is done again.");
   }
 }
@@ -175,11 +165,11 @@ TEST_CASE("table and report say which files of a finished run are missing") {
     return told.text();
   };
   CHECK(notes().empty());
-  CHECK_FALSE(contains(lab::report({.paths = {runs.path}}), "there is no such file"));
+  CHECK_FALSE(contains(lab::report({.paths = {runs.path}}), " is missing, so "));
   for (const char* name : {"policy.json", "metrics.jsonl", "probe.jsonl", "resolved.json"}) {
     CAPTURE(name);
     std::filesystem::remove(runs.path / name);
-    const std::string missing = std::string(name) + ": there is no such file";
+    const std::string missing = std::string(name) + " is missing, so ";
     if (std::string_view(name) != "resolved.json") CHECK(contains(notes(), missing));
     CHECK(contains(lab::report({.paths = {runs.path}}), missing));
   }

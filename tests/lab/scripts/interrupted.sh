@@ -24,4 +24,4 @@ says "stopped: 0 of 1 runs are finished. The same command reads these and trains
 run=$work/short/student_teacher-fp32-0
 sed -i 's/"steps": 3,/"steps": 1099511627776,/' "$run/summary.json"
 interrupt rerun "$run" --check
-says "stopped before the last step, so there are no weights to compare"
+says "stopped before the last step, so no weights were compared"
