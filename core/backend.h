@@ -186,13 +186,6 @@ class Backend {
   /// c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n]; rank 2 or 3; a, b: one unit stride among the
   /// last two, batch stride may be 0; c contiguous, same dtype or f32
   virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) = 0;
-  /// dw[n, k] = dy[m, n]^T x[m, k] and dbias[n] = sum of dy over m, in one pass over dy; all
-  /// contiguous, dw and dbias of dy's dtype or f32. Returns false, without having done anything, if
-  /// the backend has no such pass.
-  virtual bool linear_backward_weights(const Tensor& /*dy*/, const Tensor& /*x*/, Tensor& /*dw*/,
-                                       Tensor& /*dbias*/) {
-    return false;
-  }
   /// images; w [out, in / groups, kh, kw], contiguous or, on the CPU, channels-last; bias may be
   /// undefined
   virtual void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,

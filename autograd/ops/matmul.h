@@ -96,13 +96,6 @@ struct Linear {
     Tensor dx, dweight, dbias;
     if (needs[0])
       dx = detail::as_shape(Matmul::product(dy, weight, needs.dtype(0), accumulate), shape);
-    // GPUs may sum dy while they multiply it.
-    if (needs[1] && needs[2] && !accumulate && dy.device().kind != DeviceKind::cpu) {
-      dweight = empty({out, x.shape()[1]}, needs.dtype(1), dy.device());
-      dbias = empty({out}, needs.dtype(2), dy.device());
-      if (backend_for(dy).linear_backward_weights(dy, x, dweight, dbias))
-        return {dx, dweight, dbias};
-    }
     if (needs[1]) dweight = Matmul::product(detail::transposed(dy), x, needs.dtype(1), accumulate);
     if (needs[2]) dbias = reduce_to(dy, {1, out}, needs.dtype(2)).view_as({out}, {1}, 0);
     return {dx, dweight, dbias};

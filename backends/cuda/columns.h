@@ -132,6 +132,8 @@ void reduce_columns(const Context& context, int64_t rows, int64_t columns, const
   launch_columns<size, Result>(context, cut, term, StorePiece<Result>{pieces, columns});
   ColumnCut last = column_cut(context, cut.pieces, columns, 1);
   last.pieces = 1, last.rows_per_piece = cut.pieces;
+  // Joining is slow, so a thread joins few pieces: fewer columns and more lines in a block.
+  while (last.lanes > 1 && block_threads / last.lanes * 4 < cut.pieces) last.lanes /= 2;
   launch_columns<1, typename Result::Wide>(context, last, JoinRows<Result>{pieces, columns},
                                            finish);
 }

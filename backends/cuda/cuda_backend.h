@@ -58,8 +58,6 @@ class CudaBackend final : public Backend {
   // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu,
   // max_pool.cu, avg_pool.cu, interpolate.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
-  bool linear_backward_weights(const Tensor& dy, const Tensor& x, Tensor& dw,
-                               Tensor& dbias) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
   void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,

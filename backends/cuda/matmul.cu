@@ -1,4 +1,5 @@
-// Matrix products: cuBLASLt if it supports the call, otherwise the tiles of product.h.
+// Matrix products: cuBLASLt if it supports the call, otherwise the tiles of product.h. cuBLASLt
+// gets large short matrices with aligned rows: others are copied first.
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/library_calls.h>
@@ -27,6 +28,44 @@ template <class T> MatrixFactor<T> factor_of(const Tensor& x, int line_dim, int 
           x.strides()[r + level_dim]};
 }
 
+/// Rows of short floats are aligned to 16 bytes if their length is a multiple of this.
+constexpr int64_t aligned_length = 8;
+
+bool is_transposed(const Tensor& x) { return x.strides()[1] != 1 && x.strides()[0] == 1; }
+
+/// Returns whether to copy the matrices of a product into aligned ones. Without aligned rows,
+/// cuBLASLt 13.1 on an H100 multiplies an f32 result of short factors without tensor cores. The
+/// copies take longer than a small product.
+bool is_worth_padding(const Tensor& a, const Tensor& b, const Tensor& c) {
+  const auto length = [](const Tensor& x) { return x.size(is_transposed(x) ? 0 : 1); };
+  if (c.rank() != 2 || size_of(a.dtype()) != 2 || !cublaslt::is_usable()) return false;
+  const bool aligned = length(a) % aligned_length == 0 && length(b) % aligned_length == 0 &&
+                       c.size(1) % aligned_length == 0;
+  return !aligned && c.size(0) * c.size(1) * a.size(1) >= int64_t(1) << 26;
+}
+
+Tensor part_of(const Tensor& whole, const Shape& shape) {
+  return views::slice(views::slice(whole, 0, 0, shape[0]), 1, 0, shape[1]);
+}
+Shape padded_shape(const Shape& shape) {
+  const auto up = [](int64_t n) {
+    return (n + aligned_length - 1) / aligned_length * aligned_length;
+  };
+  return {up(shape[0]), up(shape[1])};
+}
+/// Returns a matrix with zeros to the right and below, in the same order in memory; x itself if
+/// both sizes are multiples of the aligned length.
+Tensor padded(CudaBackend& backend, const Context& context, const Tensor& x) {
+  if (padded_shape(x.shape()) == x.shape()) return x;
+  if (is_transposed(x))
+    return views::transpose(padded(backend, context, views::transpose(x, 0, 1)), 0, 1);
+  Tensor whole = scratch(context, padded_shape(x.shape()), x.dtype());
+  backend.fill(0, whole);
+  Tensor part = part_of(whole, x.shape());
+  backend.copy(x, part);
+  return whole;
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -34,14 +73,28 @@ using namespace cuda;
 
 void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   if (c.numel() == 0) return;
+  const auto add_bias = [&](const Tensor& sum) {
+    binary(call_of<BinaryFormulas>(formula::Add{}), sum, views::expand(bias, c.shape()), c);
+  };
+  if (is_worth_padding(a, b, c)) {
+    Tensor whole = scratch(context_, padded_shape(c.shape()), bias.defined() ? f32 : c.dtype());
+    if (cublaslt::matmul(context_, padded(*this, context_, a), padded(*this, context_, b), {},
+                         whole)) {
+      count_call(Family::matmul, By::cublaslt);
+      const Tensor sum = part_of(whole, c.shape());
+      return bias.defined() ? add_bias(sum) : copy(sum, c);
+    }
+  }
   if (a.numel() > 0 && cublaslt::matmul(context_, a, b, bias, c))
     return count_call(Family::matmul, By::cublaslt);
-  // cuBLASLt adds only a bias of c's dtype, and none in f64. In other cases the bias is added after
-  // the product, if c is wide enough for a separate sum.
-  if (a.numel() > 0 && bias.defined() && size_of(c.dtype()) > 2 &&
-      cublaslt::matmul(context_, a, b, {}, c)) {
-    count_call(Family::matmul, By::cublaslt);
-    return binary(call_of<BinaryFormulas>(formula::Add{}), c, views::expand(bias, c.shape()), c);
+  // If cuBLASLt cannot add the bias, it is added after the product. A short c would be rounded
+  // twice, so the product is then in f32.
+  if (a.numel() > 0 && bias.defined()) {
+    Tensor sum = size_of(c.dtype()) > 2 ? c : scratch(context_, c.shape(), f32);
+    if (cublaslt::matmul(context_, a, b, {}, sum)) {
+      count_call(Family::matmul, By::cublaslt);
+      return add_bias(sum);
+    }
   }
   count_call(Family::matmul, By::own_kernel);
   const ProductSizes sizes{c.rank() == 3 ? c.shape()[0] : 1, c.size(-2), c.size(-1), a.size(-1)};
@@ -49,15 +102,6 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, T
     const StoreMatrix<compute_t<T>> store{Operand(c), Operand(bias), sizes.rows, sizes.columns};
     product(context_, factor_of<T>(a, -2, -1), factor_of<T>(b, -1, -2), store, sizes);
   });
-}
-
-bool CudaBackend::linear_backward_weights(const Tensor& dy, const Tensor& x, Tensor& dw,
-                                          Tensor& dbias) {
-  if (dw.numel() == 0 || dy.numel() == 0 ||
-      !cublaslt::matmul_and_row_sums(context_, views::transpose(dy, 0, 1), x, dw, dbias))
-    return false;
-  count_call(Family::matmul, By::cublaslt);
-  return true;
 }
 
 }  // namespace halftone

@@ -1,7 +1,8 @@
 // Matrix products by cuBLASLt. It is column-major, so c = a b is computed as c^T = b^T a^T: a
-// row-major [k, n] is its column-major [n, k], and nothing is copied. The epilogue adds the bias or
-// sums its gradient. Short floats are summed in f32, also into an f32 result. The heuristic's
-// proposals for a shape are cached, without those that the library then refuses.
+// row-major [k, n] is its column-major [n, k], and nothing is copied. The epilogue adds the bias.
+// Short floats are summed in f32, also into an f32 result. The heuristic's proposals for a shape
+// are cached, without those that the library then refuses.
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -66,17 +67,25 @@ constexpr int least_bias_alignment = 16;
 struct Product {
   int64_t m, n, k, batch;
   DType in, out;
-  cublasLtEpilogue_t epilogue;  // DEFAULT, BIAS, or BGRADB: row sums of a, instead of a bias
-  DType bias;                   // dtype of what the epilogue reads or writes
-  bool tf32;                    // factors may be rounded to tf32
+  std::optional<DType> bias;  // which the epilogue adds
+  bool tf32;                  // factors may be rounded to tf32
   Matrix a, b;
   std::array<int, 3> alignment;  // of a, b, c
 
   auto operator<=>(const Product&) const = default;
 };
 
+/// cuBLASLt 13.1 on an H100 rounds a short product before it adds a bias, if rows of the matrices
+/// are not aligned.
+bool rounds_once(const Product& p) {
+  const auto aligned = [](int64_t columns) { return columns * 2 % least_bias_alignment == 0; };
+  return !p.bias || size_of(p.out) > 2 ||
+         (aligned(p.n) && aligned(p.a.leading) && aligned(p.b.leading) &&
+          *std::ranges::min_element(p.alignment) >= least_bias_alignment);
+}
+
 std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor& bias,
-                                  cublasLtEpilogue_t epilogue, const Tensor& c) {
+                                  const Tensor& c) {
   const auto matrix_a = matrix_of(a), matrix_b = matrix_of(b);
   const int last = c.rank() - 1;
   if (!matrix_a || !matrix_b || a.dtype() != b.dtype() || c.numel() == 0 || a.shape()[last] == 0 ||
@@ -89,8 +98,7 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
                  .batch = c.rank() == 3 ? c.shape()[0] : 1,
                  .in = a.dtype(),
                  .out = c.dtype(),
-                 .epilogue = epilogue,
-                 .bias = bias.defined() ? bias.dtype() : c.dtype(),
+                 .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
                  .tf32 = a.dtype() == f32 && allow_tf32(),
                  .a = *matrix_a,
                  .b = *matrix_b,
@@ -163,9 +171,9 @@ class Plan {
                  "describing a product");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (p.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(p.bias));
+    if (!p.bias) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(*p.bias));
   }
   ~Plan() { functions()->product_destroy(product_); }
   Plan(const Plan&) = delete;
@@ -267,6 +275,8 @@ std::string text_of(const Tensor& a, const Tensor& b, const Tensor& bias, const 
 
 }  // namespace
 
+bool is_usable() { return libraries_wanted() && functions(); }
+
 std::string description() {
   if (!functions()) return refusal();
   const std::size_t version = functions()->version();
@@ -274,17 +284,15 @@ std::string description() {
          "." + std::to_string(version % 100);
 }
 
-namespace {
-/// bias: the tensor that the epilogue reads or writes, or undefined.
-bool multiply(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias,
-              cublasLtEpilogue_t epilogue, const Tensor& c) {
-  if (!libraries_wanted() || !functions()) return false;
+bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+  if (!is_usable()) return false;
   const auto declined = [&](const std::string& why) {
     if (log_wanted()) say_declined(By::cublaslt, Family::matmul, text_of(a, b, bias, c), why);
     return false;
   };
-  const std::optional<Product> product = product_of(a, b, bias, epilogue, c);
+  const std::optional<Product> product = product_of(a, b, bias, c);
   if (!product) return declined("strides, sizes or an alignment that it does not take");
+  if (!rounds_once(*product)) return declined("it would round the result before it adds the bias");
   context.activate();
   Library& library = library_of(context);
   const std::lock_guard lock(library.mutex);
@@ -300,18 +308,6 @@ bool multiply(Context& context, const Tensor& a, const Tensor& b, const Tensor& 
        .run = [&](Plan& plan) { return plan.run(library.handle, context, a, b, bias, c); },
        .trim = [&] { context.memory().trim(); }});
   return outcome.answer == Answer::done || declined(outcome.why);
-}
-
-}  // namespace
-
-bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
-  return multiply(context, a, b, bias,
-                  bias.defined() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, c);
-}
-
-bool matmul_and_row_sums(Context& context, const Tensor& a, const Tensor& b, Tensor& c,
-                         Tensor& sums) {
-  return multiply(context, a, b, sums, CUBLASLT_EPILOGUE_BGRADB, c);
 }
 
 }  // namespace halftone::cuda::cublaslt

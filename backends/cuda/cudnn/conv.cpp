@@ -70,6 +70,14 @@ bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direct
                      key_of(direction, x, w, y, bias, g), make, addresses);
 }
 
+/// cuDNN 9.19 on an H100 rounds a short product of single pixels before it adds a bias, if their
+/// channels are not aligned to 16 bytes.
+bool rounds_once(const Tensor& w, const Tensor& y) {
+  const bool single_pixels = w.shape()[2] == 1 && w.shape()[3] == 1;
+  return size_of(y.dtype()) > 2 || !single_pixels ||
+         (w.shape()[0] % 8 == 0 && w.shape()[1] % 8 == 0);
+}
+
 }  // namespace
 
 std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
@@ -104,11 +112,15 @@ bool conv(Context& context, const Tensor& x, const Tensor& w, const Tensor& bias
   const std::lock_guard lock(library.mutex());
   const Tensor weight = channels_last_weight(context, w);
   const Tensor image_bias = bias.defined() ? as_image(bias) : bias;
-  if (bias.defined() && run(library, context, forward, x, weight, y, image_bias, g)) return true;
-  if (!run(library, context, forward, x, weight, y, {}, g)) return false;
-  if (bias.defined())
-    backend_for(y).binary(call_of<BinaryFormulas>(formula::Add{}), y,
-                          views::expand(image_bias, y.shape()), y);
+  if ((!bias.defined() || rounds_once(w, y)) &&
+      run(library, context, forward, x, weight, y, image_bias, g))
+    return true;
+  if (!bias.defined()) return false;
+  // The bias is added in a separate kernel. A short y would be rounded twice, so the sum is in f32.
+  const Tensor sum = size_of(y.dtype()) > 2 ? y : channels_last_scratch(context, y.shape(), f32);
+  if (!run(library, context, forward, x, weight, sum, {}, g)) return false;
+  backend_for(y).binary(call_of<BinaryFormulas>(formula::Add{}), sum,
+                        views::expand(image_bias, y.shape()), y);
   return true;
 }
 
@@ -126,9 +138,9 @@ bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
   if (!takes(x, dw, dy)) return false;
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
-  // f32 gradients of short floats: few GPUs have an engine that writes them. On the others they are
-  // rounded to the short dtype once, as in PyTorch under autocast.
-  for (const DType dtype : {dw.dtype(), x.dtype()}) {
+  // f32 gradients of short floats are rounded to the short dtype once, as in PyTorch under
+  // autocast: cuDNN 9.19 has fast engines only for these, and on many GPUs none that writes f32.
+  for (const DType dtype : {x.dtype(), dw.dtype()}) {
     const bool in_place = dtype == dw.dtype() && dw.is_channels_last();
     Tensor written = in_place ? dw : channels_last_scratch(context, dw.shape(), dtype);
     if (!run(library, context, backward_filter, x, written, dy, {}, g)) continue;

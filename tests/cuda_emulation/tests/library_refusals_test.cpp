@@ -121,7 +121,7 @@ TEST_CASE("the description of the backend says which library or kernel computed"
 }
 
 TEST_CASE("a product that cuBLASLt declines is reported once to the observer") {
-  const Product product(951, bf16);
+  const Product product(951, f32);
   const std::size_t before = declined_calls().size();
   set_log_wanted(true);
   emulation::refuse_products(CUBLAS_STATUS_NOT_SUPPORTED, 3);
@@ -131,8 +131,19 @@ TEST_CASE("a product that cuBLASLt declines is reported once to the observer") {
   const std::vector<std::string> said = declined_calls();
   REQUIRE(said.size() == before + 1);
   CHECK(said.back() ==
-        "[cuda] cuBLASLt declined matmul of [951, 24] bf16 and [24, 10] bf16 and a bias [10] bf16 "
-        "into [951, 10] bf16: a status of the substitute");
+        "[cuda] cuBLASLt declined matmul of [951, 24] f32 and [24, 10] f32 and a bias [10] f32 "
+        "into [951, 10] f32: a status of the substitute");
+}
+
+TEST_CASE("a short product is not rounded before its bias is added") {
+  const Product product(961, bf16);
+  const std::size_t before = declined_calls().size();
+  set_log_wanted(true);
+  CHECK(product() == product.wanted);
+  set_log_wanted(false);
+  const std::vector<std::string> said = declined_calls();
+  REQUIRE(said.size() == before + 1);
+  CHECK(said.back().ends_with(": it would round the result before it adds the bias"));
 }
 
 }  // namespace
