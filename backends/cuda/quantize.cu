@@ -1,6 +1,8 @@
-// Quantizers with the functions of core/quantizer.h: a thread takes four neighbors, which share a
-// counter of random words, or a warp takes a block. An element's result depends on other threads
-// only through a largest magnitude, whose order does not matter.
+// Quantizers with the functions of core/quantizer.h. Without blocks, and in the usual blocks of one
+// row, a thread takes four neighbors, which share a counter of random words. Other blocks take a
+// warp, or a thread if their scale is a sum over one row. An element's result depends on other
+// threads only through a largest magnitude, whose order does not matter.
+#include <bit>
 #include <cmath>
 
 #include <halftone/backends/cuda/block.h>
@@ -9,6 +11,7 @@
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/layout.h>
 #include <halftone/backends/cuda/random.h>
+#include <halftone/backends/cuda/rows.h>
 #include <halftone/backends/cuda/values.h>
 #include <halftone/core/hadamard.h>
 #include <halftone/core/quantizer.h>
@@ -71,6 +74,11 @@ __device__ uint32_t magnitude_of_bits(uint32_t bits) {
   return bits > 0x7f800000u ? nan_magnitude : bits;
 }
 
+/// Divides numbers that are not negative; two short ones quickly.
+__device__ int64_t quotient(int64_t a, int64_t b) {
+  return (a | b) >> 32 ? a / b : int64_t(uint32_t(a) / uint32_t(b));
+}
+
 /// Quantizes block b of `across` side by side in its band, one warp each.
 template <bool plain, class T>
 __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArguments& given,
@@ -82,14 +90,17 @@ __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArgument
   const int64_t lane = threadIdx.x % warp_lanes;
   for (int64_t block = global_thread() / warp_lanes; block < blocks;
        block += all_threads() / warp_lanes) {
-    const int64_t row = block / across * n.rows, column = block % across * n.columns;
+    const int64_t band = quotient(block, across);
+    const int64_t row = band * n.rows, column = (block - band * across) * n.columns;
     const int64_t width = columns - column < n.columns ? columns - column : n.columns;
     const int64_t height = rows - row < n.rows ? rows - row : n.rows;
+    const auto element = [&](int64_t i) {
+      const int64_t down = height == 1 ? 0 : quotient(i, width);
+      return (row + down) * columns + column + (i - down * width);
+    };
     uint32_t largest = 0;
-    for (int64_t i = lane; i < width * height; i += warp_lanes) {
-      const int64_t at = (row + i / width) * columns + column + i % width;
-      largest = LargerBits{}(largest, magnitude_bits(widen(x[at])));
-    }
+    for (int64_t i = lane; i < width * height; i += warp_lanes)
+      largest = LargerBits{}(largest, magnitude_bits(widen(x[element(i)])));
     largest = magnitude_of_bits(warp_reduce(largest, LargerBits{}));
     const float amax = std::bit_cast<float>(largest), amax_tensor = amax_above(n, given.amax, row);
     Scale scale;
@@ -99,9 +110,67 @@ __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArgument
           n, amax, amax_tensor, key, uint64_t(row * columns + column), height, width,
           [&](int64_t i, int64_t j) { return widen(x[(row + i) * columns + column + j]); });
     for (int64_t i = lane; i < width * height; i += warp_lanes) {
-      const int64_t at = (row + i / width) * columns + column + i % width;
+      const int64_t at = element(i);
       const uint32_t word = random ? word_of(key, uint64_t(at)) : 0;
       y[at] = narrow<T>(quantize_element(n, scale, widen(x[at]), word));
+    }
+  }
+}
+
+/// Quantizes blocks of one row, whose width is a power of two from 4 to 128 and divides the
+/// columns. A thread takes four elements, and neighboring lanes share a block.
+template <class T>
+__device__ void quantize_fours(const QuantizeNumbers& n, const QuantizeArguments& given, const T* x,
+                               T* y, int64_t columns, int64_t fours) {
+  if (given.skips()) return;
+  const bool random = n.rounding == Rounding::stochastic;
+  const RandomKey key = given.own_key();
+  const int64_t lane = threadIdx.x % warp_lanes;
+  // All lanes of a warp take the same number of turns.
+  for (int64_t four = global_thread(); four - lane < fours; four += all_threads()) {
+    Pack<T, 4> values{};
+    if (four < fours) values = reinterpret_cast<const Pack<T, 4>*>(x)[four];
+    uint32_t largest = 0;
+    for (int i = 0; i < 4; ++i)
+      largest = LargerBits{}(largest, magnitude_bits(widen(values.values[i])));
+    for (int half = n.columns / 8; half > 0; half /= 2)
+      largest = LargerBits{}(largest, __shfl_xor_sync(whole_warp, largest, half));
+    const float amax = std::bit_cast<float>(magnitude_of_bits(largest));
+    const int64_t row = n.row_level ? quotient(four * 4, columns) : 0;
+    const Scale scale = scale_of_block(n, amax, amax_above(n, given.amax, row));
+    std::array<uint32_t, 4> words{};
+    if (random) words = Philox::words(key.seed, key.offset + uint64_t(four));
+    for (int i = 0; i < 4; ++i)
+      values.values[i] =
+          narrow<T>(quantize_element(n, scale, widen(values.values[i]), words[std::size_t(i)]));
+    if (four < fours) reinterpret_cast<Pack<T, 4>*>(y)[four] = values;
+  }
+}
+
+/// Quantizes blocks of one row whose scale is not plain, a thread each.
+template <class T>
+__device__ void quantize_rows(const QuantizeNumbers& n, const QuantizeArguments& given, const T* x,
+                              T* y, int64_t columns, int64_t across, int64_t blocks) {
+  if (given.skips()) return;
+  const bool random = n.rounding == Rounding::stochastic;
+  const RandomKey key = given.own_key();
+  for (int64_t block = global_thread(); block < blocks; block += all_threads()) {
+    const int64_t row = quotient(block, across), column = (block - row * across) * n.columns;
+    const int64_t first = row * columns + column;
+    const int64_t width = columns - column < n.columns ? columns - column : n.columns;
+    uint32_t largest = 0;
+    for (int64_t j = 0; j < width; ++j)
+      largest = LargerBits{}(largest, magnitude_bits(widen(x[first + j])));
+    const float amax = std::bit_cast<float>(magnitude_of_bits(largest));
+    const Scale scale = block_scale(
+        n, amax, level_of(n, amax_above(n, given.amax, row)), scale_word(key, uint64_t(first)),
+        [&](ScaleError error, const auto& term) {
+          return block_total(error, 1, width,
+                             [&](int64_t, int64_t j) { return term(widen(x[first + j])); });
+        });
+    for (int64_t j = 0; j < width; ++j) {
+      const uint32_t word = random ? word_of(key, uint64_t(first + j)) : 0;
+      y[first + j] = narrow<T>(quantize_element(n, scale, widen(x[first + j]), word));
     }
   }
 }
@@ -115,6 +184,16 @@ template <bool plain, class T>
 __global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
                               int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
   quantize_blocks<plain>(n, given, x, y, rows, columns, across, blocks);
+}
+template <class T>
+__global__ void fours_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                             int64_t columns, int64_t fours) {
+  quantize_fours(n, given, x, y, columns, fours);
+}
+template <class T>
+__global__ void row_blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                                  int64_t columns, int64_t across, int64_t blocks) {
+  quantize_rows(n, given, x, y, columns, across, blocks);
 }
 __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* amax) {
   uint32_t largest = 0;
@@ -147,6 +226,12 @@ __global__ void next_scales_kernel(QuantizeNumbers n, int64_t steps, bool latest
     next_scale(n, steps, latest, amax[i], history + i * steps, position[i], scale[i]);
 }
 
+/// Returns whether quantize_fours() computes blocks of this kind in a tensor with these columns.
+bool takes_fours(const QuantizeNumbers& n, int64_t columns) {
+  return n.plain && n.rows == 1 && n.columns >= 4 && n.columns <= 4 * warp_lanes &&
+         std::has_single_bit(uint32_t(n.columns)) && columns % n.columns == 0;
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -171,17 +256,23 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
   const QuantizeArguments given(context_, call);
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
     if constexpr (sizeof(T) <= 4) {  // f64 passes through f32: autograd/ops/quantize.cpp
+      const T* const from = x.data<T>();
+      T* const to = y.data<T>();
+      if (n.per != Scaling::Per::block)
+        return launch(context_, quantize_kernel<T>, shape_for(context_, count, 4), n, given, from,
+                      to, count);
       const int64_t columns = x.size(-1), rows = count / columns;
-      const bool has_blocks = n.per == Scaling::Per::block;
-      const int64_t across = has_blocks ? (columns + n.columns - 1) / n.columns : 0;
-      const int64_t blocks = has_blocks ? (rows + n.rows - 1) / n.rows * across : 0;
-      const auto shape =
-          has_blocks ? shape_for(context_, blocks * warp_lanes) : shape_for(context_, count, 4);
-      if (!has_blocks)
-        launch(context_, quantize_kernel<T>, shape, n, given, x.data<T>(), y.data<T>(), count);
-      else
-        launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>, shape, n,
-               given, x.data<T>(), y.data<T>(), rows, columns, across, blocks);
+      if (takes_fours(n, columns) && packs_aligned(4, x, y))
+        return launch(context_, fours_kernel<T>, shape_for(context_, count / 4), n, given, from, to,
+                      columns, count / 4);
+      const int64_t across = (columns + n.columns - 1) / n.columns;
+      const int64_t blocks = (rows + n.rows - 1) / n.rows * across;
+      if (!n.plain && n.rows == 1 && n.columns <= warp_lanes)
+        return launch(context_, row_blocks_kernel<T>, shape_for(context_, blocks), n, given, from,
+                      to, columns, across, blocks);
+      launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>,
+             shape_for(context_, blocks * warp_lanes), n, given, from, to, rows, columns, across,
+             blocks);
     }
   });
 }

@@ -112,7 +112,8 @@ std::vector<Quantizer> quantizers() {
 
 TEST_CASE("kernels: quantizers give the reference's bits") {
   for (const DType dtype : {f32, f16, bf16})
-    for (const Shape& shape : {Shape{1, 1}, Shape{3, 37}, Shape{35, 99}, Shape{2, 1030}})
+    for (const Shape& shape :
+         {Shape{1, 1}, Shape{3, 37}, Shape{35, 99}, Shape{2, 1030}, Shape{2, 96}, Shape{7, 160}})
       for (const bool special : {false, true})
         for (Quantizer quantizer : quantizers()) {
           if (special && shape[0] * shape[1] > 200) continue;
