@@ -255,6 +255,7 @@ def main():
     parser.add_argument("--strategy", default="fp32", help="of " + ", ".join(STRATEGIES))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    torch.backends.cudnn.allow_tf32 = False  # fp32 means f32, as in halftone
     for name in arguments.workload.replace("untuned", ",".join(UNTUNED)).split(","):
         for strategy in arguments.strategy.split(","):
             cell = measure(
