@@ -98,6 +98,8 @@ std::vector<Quantizer> quantizers() {
   Quantizer chosen_power = *quantizer_named("mxfp8");  // depends on the elements, exact in bf16
   chosen_power.scaling.targets = {448, 240};
   all.push_back(chosen_power);
+  chosen_power.scaling.rows = 3;
+  all.push_back(chosen_power);
   // Blocks wider than a warp whose scales depend on their elements.
   Quantizer wide{.grid = formats::e2m1, .scaling = Scaling::per_block(3, 40, formats::f32)};
   wide.scaling.targets = {6, 5}, wide.scaling.error = ScaleError::max;
