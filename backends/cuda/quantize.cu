@@ -128,22 +128,23 @@ __device__ void quantize_fours(const QuantizeNumbers& n, const QuantizeArguments
   const int64_t lane = threadIdx.x % warp_lanes;
   // All lanes of a warp take the same number of turns.
   for (int64_t four = global_thread(); four - lane < fours; four += all_threads()) {
+    const bool inside = four < fours;
     Pack<T, 4> values{};
-    if (four < fours) values = reinterpret_cast<const Pack<T, 4>*>(x)[four];
+    if (inside) values = reinterpret_cast<const Pack<T, 4>*>(x)[four];
     uint32_t largest = 0;
     for (int i = 0; i < 4; ++i)
       largest = LargerBits{}(largest, magnitude_bits(widen(values.values[i])));
     for (int half = n.columns / 8; half > 0; half /= 2)
       largest = LargerBits{}(largest, __shfl_xor_sync(whole_warp, largest, half));
     const float amax = std::bit_cast<float>(magnitude_of_bits(largest));
-    const int64_t row = n.row_level ? quotient(four * 4, columns) : 0;
+    const int64_t row = n.row_level && inside ? quotient(four * 4, columns) : 0;
     const Scale scale = scale_of_block(n, amax, amax_above(n, given.amax, row));
     std::array<uint32_t, 4> words{};
     if (random) words = Philox::words(key.seed, key.offset + uint64_t(four));
     for (int i = 0; i < 4; ++i)
       values.values[i] =
           narrow<T>(quantize_element(n, scale, widen(values.values[i]), words[std::size_t(i)]));
-    if (four < fours) reinterpret_cast<Pack<T, 4>*>(y)[four] = values;
+    if (inside) reinterpret_cast<Pack<T, 4>*>(y)[four] = values;
   }
 }
 
