@@ -12,6 +12,8 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -66,15 +68,22 @@ std::vector<Entry> elementwise_entries() {
 std::vector<Entry> quantize_entries() {
   const Shape big{4096, 1024};
   std::vector<Entry> entries{{"neg", {big}, [](const Tensors& x) { return ht::neg(x[0]); }}};
-  for (const std::string_view name :
-       {"e4m3", "e2m1", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block", "four_over_six"})
+  std::vector<std::pair<std::string, ht::Quantizer>> quantizers;
+  for (const char* name : {"e4m3", "e2m1", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"})
+    quantizers.emplace_back(name, *ht::quantizer_named(name));
+  ht::Quantizer chooses = *ht::quantizer_named("nvfp4");
+  chooses.scaling.targets = {6, 4};
+  ht::Quantizer by_rms = *ht::quantizer_named("mxfp8"), by_quantile = by_rms;
+  by_rms.clip.rms = 4, by_quantile.clip.quantile = 0.999;
+  quantizers.insert(quantizers.end(), {{"four_over_six", chooses},
+                                       {"mxfp8_clip_rms", by_rms},
+                                       {"mxfp8_clip_quantile", by_quantile}});
+  for (const auto& [name, nearest] : quantizers)
     for (const ht::Rounding rounding : {ht::Rounding::nearest_even, ht::Rounding::stochastic}) {
-      const bool chooses = name == "four_over_six";
-      ht::Quantizer quantizer = *ht::quantizer_named(chooses ? "nvfp4" : name);
-      if (chooses) quantizer.scaling.targets = {6, 4};
+      ht::Quantizer quantizer = nearest;
       quantizer.rounding = rounding;
       const bool random = rounding == ht::Rounding::stochastic;
-      entries.push_back({"quantize_" + std::string(name) + (random ? "_stochastic" : ""),
+      entries.push_back({"quantize_" + name + (random ? "_stochastic" : ""),
                          {big},
                          [quantizer](const Tensors& x) { return ht::quantize(x[0], quantizer); },
                          0,

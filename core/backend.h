@@ -30,6 +30,7 @@
 namespace halftone {
 
 struct Accumulator;
+struct Clip;
 struct QuantizeCall;
 struct Quantizer;
 struct Rotation;
@@ -303,11 +304,16 @@ class Backend {
   virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
                                Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
-  // --- numbers on a grid: f32, bf16 or f16. core/quantizer.h, core/hadamard.h and
-  // core/accumulator.h contain all of the arithmetic, so that every backend gives the same bits.
+  // --- numbers on a grid: f32, bf16 or f16. core/quantizer.h, core/clip.h,
+  // core/hadamard.h and core/accumulator.h contain all of the arithmetic, so that every backend
+  // gives the same bits.
   /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if either is. x
   /// strided
   virtual void largest_magnitude(const Tensor& x, Tensor& amax) = 0;
+  /// bound, an f32 scalar, becomes clip_bound() of core/clip.h. x: f32, row-major
+  virtual void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) = 0;
+  /// y = clipped(x, bound) of core/clip.h; f32, row-major
+  virtual void clip(const Tensor& x, const Tensor& bound, Tensor& y) = 0;
   /// rows; y like x, and may be x itself
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
   /// rows; elements at the end of a row that fill no group do not change; y like x, may be x

@@ -1,8 +1,7 @@
-// Bounds by loops on the host: the same bits on every backend, and with any number of threads.
+// Bounds by simple loops on the host. Tests compare the kernels of backends with them.
 #include <halftone/core/clip.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -12,21 +11,25 @@ namespace halftone {
 
 namespace {
 
-float bound_by_rms(double multiple, std::span<const float> values) {
-  double sum = 0, count = 0;
-  for (const float x : values)
-    if (std::isfinite(x)) sum += double(x) * double(x), count += 1;
-  return count > 0 ? float(multiple * std::sqrt(sum / count)) : 0;
+float rms_of(double multiple, std::span<const float> values) {
+  std::vector<double> squares;
+  for (std::size_t i = 0; i < values.size(); i += squares_together) {
+    const auto some = values.subspan(i, std::min<std::size_t>(squares_together, values.size() - i));
+    squares.push_back(summed_by_lanes(
+        std::ssize(some), [&](int64_t j) { return finite_square(some[std::size_t(j)]); }));
+  }
+  const double sum =
+      summed_by_lanes(std::ssize(squares), [&](int64_t i) { return squares[std::size_t(i)]; });
+  return bound_by_rms(multiple, sum,
+                      std::ranges::count_if(values, [](float x) { return std::isfinite(x); }));
 }
 
-float bound_by_quantile(double share, std::span<const float> values) {
+float quantile_of(double share, std::span<const float> values) {
   std::vector<float> magnitudes;
   for (const float x : values)
     if (std::isfinite(x)) magnitudes.push_back(std::abs(x));
   if (magnitudes.empty()) return 0;
-  const double wanted = std::ceil(share * double(magnitudes.size()));
-  const auto number = std::clamp(std::ptrdiff_t(wanted), std::ptrdiff_t(1), std::ssize(magnitudes));
-  const auto at = magnitudes.begin() + (number - 1);
+  const auto at = magnitudes.begin() + (place_of_quantile(share, std::ssize(magnitudes)) - 1);
   std::nth_element(magnitudes.begin(), at, magnitudes.end());
   return *at;
 }
@@ -34,14 +37,9 @@ float bound_by_quantile(double share, std::span<const float> values) {
 }  // namespace
 
 float clip_bound(const Clip& clip, std::span<const float> values) {
-  if (clip.rms) return bound_by_rms(*clip.rms, values);
-  if (clip.quantile) return bound_by_quantile(*clip.quantile, values);
+  if (clip.rms) return rms_of(*clip.rms, values);
+  if (clip.quantile) return quantile_of(*clip.quantile, values);
   return std::numeric_limits<float>::infinity();
-}
-
-void clip_values(std::span<float> values, float bound) {
-  for (float& x : values)
-    if (std::isfinite(x) && std::abs(x) > bound) x = std::copysign(bound, x);
 }
 
 void check_clip(std::string_view op, const Clip& clip) {

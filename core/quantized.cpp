@@ -16,11 +16,17 @@ namespace halftone {
 
 namespace {
 
+/// Returns whether one kernel, after those for the largest magnitude, computes the quantizer.
+bool one_kernel(const Quantizer& quantizer) {
+  return quantizer.hadamard == 0 && !quantizer.clip.any() && !quantizer.own &&
+         quantizer.average == 0;
+}
+
 /// Returns true if neither blocks, random numbers nor sums count elements: then any dense order
 /// will do.
 bool any_order(const Quantizer& quantizer) {
-  return quantizer.scaling.per != Scaling::Per::block && quantizer.hadamard == 0 &&
-         !quantizer.draws() && !quantizer.on_host() && quantizer.average == 0;
+  return one_kernel(quantizer) && quantizer.scaling.per != Scaling::Per::block &&
+         !quantizer.draws();
 }
 
 /// Returns the largest magnitude of each row. x: row-major.
@@ -51,42 +57,56 @@ Rotation rotation_of(const QuantizeCall& call) {
           .key_stride = call.key_stride};
 }
 
-/// The same as run() for a quantizer with a clip, or with a function of the program: on the host,
-/// in f32. Results are exact in the dtype of `to`.
-void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
+/// Limits x by the bound of the clip. x, y: f32, row-major; they may be the same.
+void apply(const Clip& clip, const Tensor& x, Tensor& y) {
+  Backend& backend = backend_for(x);
+  Tensor bound = empty({}, f32, x.device());
+  backend.clip_bound(x, clip, bound);
+  backend.clip(x, bound, y);
+}
+
+/// Calls a function of the program. x, y: f32, row-major.
+void round_on_host(const Quantizer& quantizer, RandomKey key, const Tensor& x, Tensor& y) {
   if (recording_step())
-    fail<UsageError>("quantize", "the host computes this quantizer (", described(call.quantizer),
-                     "), which a captured step cannot do. Run it uncaptured, or leave \"clip\" and "
+    fail<UsageError>("quantize", "a function of the program rounds (", described(quantizer),
+                     "), which a captured step cannot call. Run the step uncaptured, or leave "
                      "quantizers of the program out.");
-  if (call.skip.defined() && call.skip.item() != 0) return;
-  const MemoryScope scope(MemoryUse::workspace);
-  const Tensor host = from.to(Device::cpu());
-  Backend& backend = backend_for(host);
-  const Quantizer& quantizer = call.quantizer;
-  Tensor x = empty(host.shape(), f32), clipped = empty(host.shape(), f32),
-         y = empty(host.shape(), f32);
-  backend.copy(host, x);
-  Rotation rotation = rotation_of(call);
-  if (rotation.size > 0) backend.rotate(x, rotation, x);
-  backend.copy(x, clipped);
+  const Tensor in = x.to(Device::cpu()), out = empty(x.shape(), f32);
   const auto count = std::size_t(x.numel());
-  if (quantizer.clip.any())
-    clip_values({clipped.data<float>(), count},
-                clip_bound(quantizer.clip, {x.data<float>(), count}));
-  QuantizeCall own{.quantizer = quantizer, .key = call.key, .unclipped = x};
-  if (quantizer.needs_amax()) own.amax = amax_of(quantizer, clipped);
-  if (quantizer.own)
-    round_blocks(*quantizer.own, {clipped.data<float>(), count}, x.size(-1), call.key,
-                 {y.data<float>(), count});
-  else backend.quantize(clipped, own, y);
-  if (call.survey.defined()) {
-    Tensor row = call.survey.to(Device::cpu());
-    backend.survey(clipped, y, &own, row);
-    if (row.body() != call.survey.body()) copy_into(call.survey, row);
+  round_blocks(*quantizer.own, {in.data<float>(), count}, x.size(-1), key,
+               {out.data<float>(), count});
+  backend_for(y).copy(out.to(y.device()), y);
+}
+
+/// The same as run() for a quantizer with a clip, or with a function of the program: in f32, as a
+/// bound need not be a number of a short dtype. Results are exact in the dtype of `to`.
+void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
+  const MemoryScope scope(MemoryUse::workspace);
+  Backend& backend = backend_for(from);
+  const Quantizer& quantizer = call.quantizer;
+  Rotation rotation = rotation_of(call);
+  const auto made = [&] { return empty(from.shape(), f32, from.device()); };
+  Tensor whole = from;  // before the clip
+  if (from.dtype() != f32 || rotation.size > 0) whole = made(), backend.copy(from, whole);
+  if (rotation.size > 0) backend.rotate(whole, rotation, whole);
+  // A survey reads the numbers before and after the clip, and the results.
+  const bool surveyed = call.survey.defined(), direct = to.dtype() == f32 && !surveyed;
+  Tensor x = whole, y = direct ? to : made();
+  if (quantizer.clip.any()) x = surveyed ? made() : y, apply(quantizer.clip, whole, x);
+  QuantizeCall own{.quantizer = quantizer,
+                   .key = call.key,
+                   .key_stride = call.key_stride,
+                   .unclipped = quantizer.clip.any() ? whole : Tensor()};
+  if (quantizer.needs_amax()) own.amax = amax_of(quantizer, x);
+  if (quantizer.own) round_on_host(quantizer, call.key, x, y);
+  else backend.quantize(x, own, y);
+  if (surveyed) {
+    Tensor row = call.survey;
+    backend.survey(x, y, &own, row);
   }
   rotation.back = true;
   if (rotation.size > 0) backend.rotate(y, rotation, y);
-  backend_for(to).copy(y.to(to.device()), to);
+  if (!direct) backend.copy(y, to);
 }
 
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to);
@@ -128,7 +148,7 @@ void run_by_average(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
-  if (call.quantizer.on_host()) return run_on_host(from, call, to);
+  if (call.quantizer.clip.any() || call.quantizer.own) return run_in_f32(from, call, to);
   if (call.quantizer.average > 0) return run_by_average(from, call, to);
   Backend& backend = backend_for(from);
   const Quantizer& quantizer = call.quantizer;
@@ -175,8 +195,17 @@ void quantize_in_place(const Tensor& x, const QuantizeCall& call) {
   if (call.quantizer.average > 0)
     fail<UsageError>("quantize", "a tensor that is rounded in place has no average over steps (",
                      described(call.quantizer), "). Leave the average out.");
-  write_in_place(x.rank() == 0 ? views::reshaped(x, {1}) : x,
-                 [&](Backend&, Tensor& y) { run(y, call, y); });
+  write_in_place(x.rank() == 0 ? views::reshaped(x, {1}) : x, [&](Backend& backend, Tensor& y) {
+    if (!call.skip.defined() || one_kernel(call.quantizer)) return run(y, call, y);
+    const MemoryScope scope(MemoryUse::workspace);
+    QuantizeCall always = call;
+    always.skip = {};
+    Tensor rounded = empty_like(y), skips = empty({}, boolean, y.device());
+    run(y, always, rounded);
+    backend.compare(call_of<CompareFormulas>(formula::NotEqual{}), call.skip,
+                    zeros({}, f32, y.device()), skips);
+    backend.select(views::expand(skips, y.shape()), y, rounded, y);
+  });
 }
 
 }  // namespace halftone

@@ -149,8 +149,6 @@ struct Quantizer {
   double bits_per_element() const;
   /// Returns whether results depend on the call's key.
   bool draws() const;
-  /// Returns whether the host computes it: clips, and functions of the program.
-  bool on_host() const { return clip.any() || own; }
   /// Returns whether the kernel needs the largest magnitude of x first.
   bool needs_amax() const {
     return (scaling.per == Scaling::Per::tensor && !scaling.from_history) ||
@@ -184,7 +182,7 @@ struct QuantizeCall {
   /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n
   /// key_stride
   uint64_t key_stride = 0;
-  /// for surveys: x before its clip, row-major on the host; undefined without one
+  /// for surveys: x before its clip, f32 and row-major; undefined without one
   Tensor unclipped{};
 };
 

@@ -104,7 +104,9 @@ class CpuBackend final : public ReferenceBackend {
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
 
-  // --- numbers on a grid (quantize.cpp, accumulate.cpp)
+  // --- numbers on a grid (clip.cpp, quantize.cpp, accumulate.cpp)
+  void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
+  void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
   void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
   void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,

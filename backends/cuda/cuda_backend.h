@@ -135,6 +135,8 @@ class CudaBackend final : public Backend {
 
   // --- numbers on a grid (quantize.cu, survey.cu, accumulating_matmul.cu)
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
+  void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
+  void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
   void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
   void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) override;
   void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) override;

@@ -1,6 +1,8 @@
 // Surveys with survey_element() of core/survey.h: each block of threads counts its share into a
 // histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up in their
 // order, so results repeat.
+#include <limits>
+
 #include <halftone/backends/cuda/block.h>
 #include <halftone/backends/cuda/block_scale.h>
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -17,9 +19,10 @@ namespace {
 constexpr int most_rows = 64, sum_fields = sizeof(SurveySums) / sizeof(double);
 static_assert(std::is_standard_layout_v<SurveySums>);
 
-/// The inputs of one kernel; null pointers: not given.
+/// The inputs of one kernel; null pointers: not given. whole: x before its clip, or x.
 struct SurveyArguments {
-  Operand x, y;
+  Operand whole, x, y;
+  bool clips;
   SurveyNumbers numbers;
   QuantizeNumbers quantizer;
   const float *amax, *scale;
@@ -29,9 +32,10 @@ struct SurveyArguments {
   int64_t rows, columns;
 
   __device__ void add(const Scale& with, int64_t at, unsigned* histogram, SurveySums& sums) const {
-    const float before = load_as<float>(x, at);
+    const float before = load_as<float>(whole, at), used = clips ? load_as<float>(x, at) : before;
     const float after = numbers.rounds ? load_as<float>(y, at) : before;
-    const float scaled = numbers.rounds ? scaled_in(quantizer, with, before) : 0;
+    float scaled = numbers.rounds ? scaled_in(quantizer, with, used) : 0;
+    if (used != before) scaled = std::numeric_limits<float>::infinity();  // counts as saturated
     const int bin = survey_element(numbers, with, before, scaled, after, sums);
     if (bin >= 0) atomicAdd(histogram + bin, 1u);
   }
@@ -132,8 +136,11 @@ using namespace cuda;
 void CudaBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) {
   if (x.numel() == 0) return;
   const auto data_of = [](const Tensor& t) { return t.defined() ? t.data<float>() : nullptr; };
-  const SurveyArguments of{.x = Operand(x),
+  const bool clips = call && call->unclipped.defined();
+  const SurveyArguments of{.whole = Operand(clips ? call->unclipped : x),
+                           .x = Operand(x),
                            .y = Operand(y),
+                           .clips = clips,
                            .numbers = survey_numbers(call),
                            .quantizer = call ? numbers_of(call->quantizer) : QuantizeNumbers{},
                            .amax = call ? data_of(call->amax) : nullptr,

@@ -6,6 +6,7 @@
 
 #include <halftone/backends/reference/block_scales.h>
 #include <halftone/backends/reference/runs.h>
+#include <halftone/core/clip.h>
 #include <halftone/core/hadamard.h>
 
 namespace halftone {
@@ -101,6 +102,19 @@ void ReferenceBackend::largest_magnitude(const Tensor& x, Tensor& amax) {
   for (int64_t i = 0; i < pieces.size(); ++i) largest = std::max(largest, pieces[i]);
   *amax.data<float>() = as_magnitude(largest);
   amax.storage()->bump_version();
+}
+
+void ReferenceBackend::clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) {
+  *bound.data<float>() = halftone::clip_bound(clip, {x.data<float>(), std::size_t(x.numel())});
+}
+
+void ReferenceBackend::clip(const Tensor& x, const Tensor& bound, Tensor& y) {
+  parallel_pieces(x.numel(), grain_length,
+                  [&, most = *bound.data<float>()](int64_t begin, int64_t end) {
+                    const float* const from = x.data<float>();
+                    float* const to = y.data<float>();
+                    for (int64_t i = begin; i < end; ++i) to[i] = clipped(from[i], most);
+                  });
 }
 
 void ReferenceBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) {

@@ -14,6 +14,7 @@
 #include <halftone/policy/file/policy_file.h>
 
 #include "../temporary_directory.h"
+#include "clip_cases.h"
 #include "policy/policy_cases.h"
 
 namespace halftone::test::clip_test {
@@ -22,7 +23,7 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-Quantizer clipped(std::string_view name, const Clip& clip) {
+Quantizer with_clip(std::string_view name, const Clip& clip) {
   Quantizer quantizer = *quantizer_named(name);
   quantizer.clip = clip;
   check_quantizer("test", quantizer);
@@ -41,13 +42,27 @@ TEST_CASE("bounds of clips, by hand") {
   CHECK(clip_bound({.quantile = 1e-9}, x) == 0);
   CHECK(clip_bound({.rms = 2}, std::vector<float>{nan}) == 0);
   CHECK(clip_bound({.quantile = 0.5}, {}) == 0);
-  std::vector<float> values = x;
-  clip_values(values, 3.5f);
-  CHECK(values[0] == 3);
-  CHECK(values[1] == -3.5f);
-  CHECK(std::isnan(values[2]));
-  CHECK(values[4] == infinity);
-  CHECK(values[5] == 3.5f);
+  CHECK(clipped(3, 3.5f) == 3);
+  CHECK(clipped(-4, 3.5f) == -3.5f);
+  CHECK(clipped(-4, infinity) == -4);
+  CHECK(std::isnan(clipped(nan, 3.5f)));
+  CHECK(clipped(-infinity, 3.5f) == -infinity);
+  CHECK(std::signbit(clipped(-5, 0)));
+}
+
+TEST_CASE("bounds of clips: sums of squares in 256 lanes") {
+  const std::vector<float> x = numbers_that_show_the_order().to_vector<float>();
+  const auto square = [&](int64_t i) { return finite_square(x[std::size_t(i)]); };
+  CHECK(summed_by_lanes(4096, square) == 1 + 255 * 0x1p-50);
+  CHECK(summed_by_lanes(3, square) == 3 * 0x1p-54);
+  CHECK(summed_by_lanes(257, square) == 1 + 63 * 0x1p-52);
+  CHECK(summed_by_lanes(0, square) == 0);
+  CHECK(clip_bound(clip_that_shows_the_order(), x) == 1 + 0x1p-23f);
+  double in_order = 0;
+  for (int64_t i = 0; i < 4096; ++i) in_order += square(i);
+  CHECK(bound_by_rms(*clip_that_shows_the_order().rms, in_order, 4096) == 1);
+  CHECK(finite_square(nan) == 0);
+  CHECK(finite_square(-infinity) == 0);
 }
 
 /// Clamps x by hand.
@@ -67,17 +82,17 @@ TEST_CASE("a clip comes after the rotation and before the scale") {
       const Quantizer plain = *quantizer_named(name);
       const std::vector<float> wanted =
           quantized(clamped(x, clip), {.quantizer = plain}).to_vector<float>();
-      CHECK(quantized(x, {.quantizer = clipped(name, clip)}).to_vector<float>() == wanted);
+      CHECK(quantized(x, {.quantizer = with_clip(name, clip)}).to_vector<float>() == wanted);
       CHECK(quantized(x, {.quantizer = plain}).to_vector<float>() != wanted);
       Tensor y = x.clone();
-      quantize_in_place(y, {.quantizer = clipped(name, clip)});
+      quantize_in_place(y, {.quantizer = with_clip(name, clip)});
       CHECK(y.to_vector<float>() == wanted);
       const Tensor skip = ones({});
       Tensor same = x.clone();
-      quantize_in_place(same, {.quantizer = clipped(name, clip), .skip = skip});
+      quantize_in_place(same, {.quantizer = with_clip(name, clip), .skip = skip});
       CHECK(same.to_vector<float>() == x.to_vector<float>());
     }
-  Quantizer rotated = clipped("mxfp4", {.rms = 1});
+  Quantizer rotated = with_clip("mxfp4", {.rms = 1});
   rotated.hadamard = 16;
   Quantizer turns = *quantizer_named("mxfp4");
   Tensor turned = empty(x.shape(), f32);
@@ -89,15 +104,31 @@ TEST_CASE("a clip comes after the rotation and before the scale") {
   CHECK(quantized(x, {.quantizer = rotated}).to_vector<float>() == wanted.to_vector<float>());
 }
 
+TEST_CASE("a skipped quantizer of several steps changes no bit") {
+  manual_seed(6);
+  const Tensor x = randn({6, 64}), skip = ones({});
+  Quantizer rotated = *quantizer_named("mxfp4");
+  rotated.hadamard = 16;
+  Quantizer both = with_clip("nvfp4", {.rms = 1});
+  both.hadamard = 32;
+  for (const Quantizer& quantizer : {rotated, both}) {
+    Tensor same = x.clone(), changed = x.clone();
+    quantize_in_place(same, {.quantizer = quantizer, .skip = skip});
+    CHECK(same.to_vector<float>() == x.to_vector<float>());
+    quantize_in_place(changed, {.quantizer = quantizer, .skip = zeros({})});
+    CHECK(changed.to_vector<float>() == quantized(x, {.quantizer = quantizer}).to_vector<float>());
+  }
+}
+
 TEST_CASE("a clip of 1 as a quantile changes nothing; layouts and dtypes do not matter") {
   manual_seed(2);
   const Tensor x = randn({8, 32});
-  CHECK(quantized(x, {.quantizer = clipped("mxfp8", {.quantile = 1})}).to_vector<float>() ==
+  CHECK(quantized(x, {.quantizer = with_clip("mxfp8", {.quantile = 1})}).to_vector<float>() ==
         quantized(x, {.quantizer = *quantizer_named("mxfp8")}).to_vector<float>());
-  const Quantizer q = clipped("e4m3", {.rms = 1});
+  const Quantizer q = with_clip("e4m3", {.rms = 1});
   CHECK(transpose(quantized(transpose(x, 0, 1), {.quantizer = q}), 0, 1).shape() == x.shape());
   const Tensor narrow = cast(x, bf16), wide = cast(narrow, f32);
-  const Quantizer mx = clipped("mxfp8", {.rms = 1});
+  const Quantizer mx = with_clip("mxfp8", {.rms = 1});
   const Tensor y = quantized(narrow, {.quantizer = mx});
   CHECK(y.dtype() == bf16);
   CHECK(y.to_vector<float>() == quantized(wide, {.quantizer = mx}).to_vector<float>());
@@ -107,7 +138,7 @@ TEST_CASE("a gradient passes a clipped element as any other") {
   manual_seed(3);
   Tensor x = randn({4, 32}).set_requires_grad();
   const Tensor dy = randn({4, 32});
-  quantize(x, clipped("mxfp4", {.rms = 0.5})).backward(dy);
+  quantize(x, with_clip("mxfp4", {.rms = 0.5})).backward(dy);
   CHECK(x.grad().to_vector<float>() == dy.to_vector<float>());
 }
 
@@ -119,7 +150,7 @@ TEST_CASE("a survey counts clipped numbers as saturated, and its parts add up") 
   for (const char* name : {"e4m3", "mxfp4", "mxfp8", "nvfp4", "fp8_tensor"}) {
     CAPTURE(name);
     const Tensor row = new_survey_row(Device::cpu());
-    const Tensor y = quantized(x, {.quantizer = clipped(name, clip), .survey = row});
+    const Tensor y = quantized(x, {.quantizer = with_clip(name, clip), .survey = row});
     const Survey survey = Survey::from(row);
     double e2 = 0, beyond = 0;
     const std::vector<float> before = x.to_vector<float>(), after = y.to_vector<float>();
@@ -169,8 +200,8 @@ TEST_CASE("clips in policy files") {
   CHECK(refusal(R"({"sigma": 4})").starts_with("/quantizers/q/clip/sigma: a clip has no entry"));
   CHECK(contains(refusal(R"({"rms": 4}, "scale": {"per": "tensor", "from": "history"})"),
                  "the scale is from history"));
-  CHECK(described(clipped("e2m1", {.rms = 4})) == "e2m1, clipped at 4 root mean squares");
-  CHECK(described(clipped("e2m1", {.quantile = 0.5})) == "e2m1, clipped at the quantile 0.5");
+  CHECK(described(with_clip("e2m1", {.rms = 4})) == "e2m1, clipped at 4 root mean squares");
+  CHECK(described(with_clip("e2m1", {.quantile = 0.5})) == "e2m1, clipped at the quantile 0.5");
 }
 
 }  // namespace

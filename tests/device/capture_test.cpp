@@ -1,9 +1,11 @@
 // A captured step gives the bits of the step itself, with random numbers, schedules and skips.
+#include <algorithm>
 #include <exception>
 #include <thread>
 
 #include <halftone/amp/loss_scale/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
+#include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/telemetry/probe.h>
 
 #include "device_cases.h"
@@ -82,17 +84,38 @@ TEST_CASE("a captured step under a policy gives the bits of the step itself") {
       doctest::Contains("which a captured step cannot do"), UsageError);
 }
 
-TEST_CASE("a captured step refuses a quantizer that the host computes") {
+/// Writes a policy that rounds the input of linear layers.
+std::string policy_with(const TemporaryDirectory& directory, const std::string& quantizer) {
+  const std::filesystem::path file = directory / "rounded.json";
+  write_file(file, R"({"halftone_policy": 1, "name": "rounded", "extends": "amp-bf16",
+    "rules": [{"match": {"op": "linear"}, "compute": "f32", "input": )" +
+                       quantizer + "}]}");
+  return file.string();
+}
+
+TEST_CASE("a captured step clips: the bits of the step itself") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const TemporaryDirectory directory;
-  const std::filesystem::path file = directory / "clipped.json";
-  write_file(file, R"({"halftone_policy": 1, "name": "clipped", "extends": "amp-bf16",
-    "rules": [{"match": {"op": "linear"}, "compute": "f32",
-               "input": {"format": "e4m3", "clip": {"rms": 4}}}]})");
-  CHECK_NOTHROW(run("mlp", file.string(), *gpu, false));
-  CHECK_THROWS_WITH_AS(run("mlp", file.string(), *gpu, true),
-                       doctest::Contains("the host computes this quantizer (e4m3, clipped at 4"),
+  for (const char* clip : {R"({"rms": 1.5})", R"({"quantile": 0.9})"})
+    check_captured("mlp",
+                   policy_with(directory, R"({"like": "mxfp8", "hadamard": 16, "clip": )" +
+                                              std::string(clip) + "}")
+                       .c_str(),
+                   *gpu);
+}
+
+TEST_CASE("a captured step refuses a quantizer that the host computes") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  policy::add_quantizer({.name = "unchanged", .hash = "1", .round = [](auto in, auto, auto out) {
+                           std::ranges::copy(in, out.begin());
+                         }});
+  const TemporaryDirectory directory;
+  const std::string file = policy_with(directory, R"("unchanged")");
+  CHECK_NOTHROW(run("mlp", file, *gpu, false));
+  CHECK_THROWS_WITH_AS(run("mlp", file, *gpu, true),
+                       doctest::Contains("a function of the program rounds (unchanged"),
                        UsageError);
 }
 

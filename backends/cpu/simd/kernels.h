@@ -187,6 +187,10 @@ struct Kernels {
   // --- numbers on a grid (core/quantizer.h); y may be x
   /// the bits of the largest |x|; those of a NaN are larger than all others
   uint32_t (*largest_magnitude)(const float* x, int64_t n);
+  /// Returns summed_by_lanes() of finite_square(x) (core/clip.h); finite: the count of finite x
+  double (*finite_squares)(const float* x, int64_t n, int64_t& finite);
+  /// y = clipped(x, bound) of core/clip.h
+  void (*clip)(const float* x, float bound, float* y, int64_t n);
   /// element i is number first + i of its tensor; only stochastic rounding uses the key
   void (*quantize)(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
                    uint64_t first, const float* x, float* y, int64_t n);

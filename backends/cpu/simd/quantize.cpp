@@ -2,10 +2,23 @@
 // Compiled without fused multiply-adds, because every instruction set must give the same bits.
 #include <halftone/backends/cpu/simd/block_scales.h>
 #include <halftone/backends/cpu/simd/philox.h>
+#include <halftone/core/clip.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
 static uint32_t largest_magnitude(const float* x, int64_t n) { return largest_of(x, n); }
+
+static double finite_squares(const float* x, int64_t n, int64_t& finite) {
+  int64_t numbers = 0;
+  for (int64_t i = 0; i < n; ++i) numbers += is_finite_magnitude(x[i]) ? 1 : 0;
+  finite = numbers;
+  return summed_by_lanes(n, [x](int64_t i) { return finite_square(x[i]); });
+}
+
+static void clip(const float* x, float bound, float* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) y[i] = clipped(x[i], bound);
+}
 
 /// words: one per element, if the rounding is stochastic.
 template <Rounding rounding, bool wide>
@@ -237,6 +250,7 @@ static void accumulate_on(const Grid& grid, Rounding rounding, const float* a, i
 
 void fill_quantize(Kernels& table) {
   table.largest_magnitude = largest_magnitude;
+  table.finite_squares = finite_squares, table.clip = clip;
   table.quantize = quantize, table.quantize_blocks = quantize_blocks;
   table.accumulate_on = accumulate_on;
 }

@@ -1,6 +1,7 @@
 // Quantizers on the GPU: the reference's bits for every rounding and scaling, at sizes near those
 // of warps and groups of four, and the effect of a captured step on random numbers.
 #include "against_reference.h"
+#include "../../core/clip_cases.h"
 
 #include <bit>
 #include <limits>
@@ -174,6 +175,53 @@ TEST_CASE("kernels: largest magnitudes, rotations, scales from a history") {
              [&](Backend& backend, const Tensors&, Tensors& out) {
                backend.next_scales(quantizer, out[0], out[1], out[2], out[3]);
              });
+}
+
+TEST_CASE("kernels: bounds of clips, and clips") {
+  const auto check = [](const Tensor& x, const Clip& clip) {
+    INFO(x.numel(), " numbers, rms ", clip.rms.value_or(0), ", quantile ",
+         clip.quantile.value_or(0));
+    check_bits({x}, {empty({}), empty({x.numel()})},
+               [&](Backend& backend, const Tensors& in, Tensors& out) {
+                 backend.clip_bound(in[0], clip, out[0]);
+                 backend.clip(in[0], out[0], out[1]);
+               });
+  };
+  for (const int64_t n : {1, 33, 256, 4097, 9000})
+    for (const bool special : {false, true})
+      for (const Clip& clip : {Clip{.rms = 1.5}, Clip{.quantile = 1e-9}, Clip{.quantile = 0.4},
+                               Clip{.quantile = 0.99}, Clip{.quantile = 1}, Clip{}})
+        check(spread({n}, f32, special), clip);
+  check(numbers_that_show_the_order(), clip_that_shows_the_order());
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor none = from_vector(std::vector<float>{nan, -nan}, {2});
+  for (const Clip& clip : {Clip{.rms = 1}, Clip{.quantile = 0.5}}) check(none, clip);
+  Tensor equal = empty({300});
+  std::fill_n(equal.data<float>(), 300, -0.75f);
+  check(equal, {.quantile = 0.5});
+  if (!emulation::deferred())
+    check(randn({140'000}), {.quantile = 0.999});  // several rows of counts
+}
+
+TEST_CASE("kernels: quantizers with a clip, whole and in place") {
+  for (const DType dtype : {f32, bf16})
+    for (const Clip& clip : {Clip{.rms = 1}, Clip{.quantile = 0.9}})
+      for (const char* name : {"e4m3", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor"}) {
+        Quantizer quantizer = *quantizer_named(name);
+        quantizer.clip = clip;
+        for (const int32_t rotation : {0, 16}) {
+          quantizer.hadamard = rotation;
+          if (!quantizer.exact_in(dtype)) continue;
+          INFO(described(quantizer), " ", dtype);
+          const Tensor x = randn({6, 64}, dtype);
+          check_bits({x, zeros({}), ones({})}, {empty({6, 64}, dtype), x, x},
+                     [&](Backend&, const Tensors& in, Tensors& out) {
+                       out[0] = quantized(in[0], {.quantizer = quantizer});
+                       quantize_in_place(out[1], {.quantizer = quantizer, .skip = in[1]});
+                       quantize_in_place(out[2], {.quantizer = quantizer, .skip = in[2]});
+                     });
+        }
+      }
 }
 
 TEST_CASE("kernels: products that add up on a grid") {

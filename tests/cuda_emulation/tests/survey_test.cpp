@@ -53,6 +53,11 @@ TEST_CASE("kernels: surveys count as the reference does") {
   std::vector<std::optional<Quantizer>> all{std::nullopt};
   for (const char* name : {"e4m3", "e5m2", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"})
     all.push_back(quantizer_named(name));
+  for (const char* name : {"e4m3", "mxfp4", "nvfp4"}) {
+    Quantizer clipped = *quantizer_named(name);
+    clipped.clip.rms = 1;
+    all.push_back(clipped);
+  }
   for (const DType dtype : {f32, bf16})
     for (const Shape& shape : {Shape{1, 1}, Shape{3, 37}, Shape{150, 131}, Shape{2, 3, 40}})
       for (const bool special : {false, true})
