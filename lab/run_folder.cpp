@@ -297,6 +297,16 @@ std::vector<RecordedSite> RunFolder::resolved() {
   return result;
 }
 
+SweepCell RunFolder::cell() const {
+  SweepCell cell;
+  if (!has("cell.json")) return cell;
+  const json file = read_json(op_, path_ / "cell.json");
+  cell.policy = text_in(file, "policy");
+  for (const auto& [axis, value] : object_in(file, "axes").items())
+    if (value.is_string()) cell.values[axis] = value.get<std::string>();
+  return cell;
+}
+
 namespace {
 /// Returns the place of the run's policy in the command that trained it; 0 if no file says it.
 double order_of(const RunFolder& folder) {

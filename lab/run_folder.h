@@ -26,6 +26,12 @@ struct RecordedSite {
   std::vector<std::pair<std::string, std::string>> roles;  // role, quantizer
 };
 
+/// The place of a run in a sweep, as in cell.json.
+struct SweepCell {
+  std::string policy{};                         // the one that the sweep varies
+  std::map<std::string, std::string> values{};  // as typed, by the short name of the axis
+};
+
 struct RunSummary {
   // Members of nested objects have names such as "data.hash".
   std::map<std::string, std::string> texts;  // policy, hashes, workload, environment, ...
@@ -64,6 +70,8 @@ class RunFolder {
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
   std::vector<RecordedSite> resolved();
+  /// Returns a cell without values for a run that no sweep trained.
+  SweepCell cell() const;
 
   /// Says in words what was skipped, and which files a finished run lacks.
   const std::vector<std::string>& notes() const { return notes_; }

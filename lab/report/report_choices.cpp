@@ -1,6 +1,5 @@
 // Figures of panel 1: which policy is better, and what its bits buy.
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -17,30 +16,6 @@ namespace {
 
 constexpr std::size_t most_curves = 10;  // in one figure, each with a color of its own
 
-/// The name of a sweep's cell: a policy, followed by "-name=value" for each axis.
-struct CellName {
-  std::string policy;
-  std::map<std::string, std::string> values{};  // by the name of the axis
-
-  explicit CellName(std::string_view text) {
-    const auto is_name = [](char c) { return std::isalnum(uint8_t(c)) || c == '_' || c == '.'; };
-    std::vector<std::size_t> starts;  // of the axes, at '-'
-    for (std::size_t at = 0; at < text.size(); ++at) {
-      if (text[at] != '-') continue;
-      std::size_t end = at + 1;
-      while (end < text.size() && is_name(text[end])) ++end;
-      if (end > at + 1 && end < text.size() && text[end] == '=') starts.push_back(at);
-    }
-    policy = text.substr(0, starts.empty() ? text.size() : starts.front());
-    for (std::size_t i = 0; i < starts.size(); ++i) {
-      const std::size_t end = i + 1 < starts.size() ? starts[i + 1] : text.size();
-      const std::string_view axis = text.substr(starts[i] + 1, end - starts[i] - 1);
-      const std::size_t equals = axis.find('=');
-      values[std::string(axis.substr(0, equals))] = axis.substr(equals + 1);
-    }
-  }
-};
-
 /// Short names of groups in figures. A sweep's cell is named by the axes that differ, each by its
 /// last words that no other axis ends with: "w.format=int4, x.format=int3".
 class ShortNames {
@@ -49,9 +24,8 @@ class ShortNames {
     std::map<std::string, std::set<std::string>> values;
     std::set<std::string> policies;
     for (const ReportGroup* group : groups) {
-      const CellName cell(group->policy);
-      policies.insert(cell.policy);
-      for (const auto& [axis, value] : cell.values) values[axis].insert(value);
+      policies.insert(group->cell.values.empty() ? group->policy : group->cell.policy);
+      for (const auto& [axis, value] : group->cell.values) values[axis].insert(value);
     }
     several_policies_ = policies.size() > 1;
     for (const auto& [axis, all] : values)
@@ -62,7 +36,7 @@ class ShortNames {
   const std::map<std::string, std::string>& axes() const { return axes_; }
   /// Returns the group's name without one of the axes ("": with all).
   std::string of(const ReportGroup& group, const std::string& without = "") const {
-    const CellName cell(group.policy);
+    const SweepCell& cell = group.cell;
     if (axes_.empty() || cell.values.empty() || group.label != group.policy) return group.label;
     std::string text = several_policies_ ? cell.policy : "";
     for (const auto& [axis, value] : cell.values)
@@ -152,9 +126,9 @@ std::string losses_over(const std::string& axis, const std::vector<const ReportG
   std::map<std::string, std::map<double, Interval>> curves;
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const ReportGroup* group : groups) {
-    const CellName cell(group->policy);
-    const auto value = cell.values.find(axis);
-    const auto number = value == cell.values.end() ? std::nullopt : number_of(value->second);
+    const auto value = group->cell.values.find(axis);
+    if (value == group->cell.values.end()) continue;
+    const std::optional<double> number = number_of(value->second);
     const std::vector<double> losses = group->numbers("loss");
     if (!number || losses.empty()) continue;
     curves[names.of(*group, axis)][*number] = interval_of(losses);

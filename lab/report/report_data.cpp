@@ -207,6 +207,7 @@ ReportData read_report_data(const ReportOptions& options) {
     group.runs.push_back(std::move(runs[i]));
     read_probe(folders[i], group);
     if (group.resolved.empty()) group.resolved = folders[i].resolved();
+    if (group.cell.values.empty()) group.cell = folders[i].cell();
     for (const std::string& note : folders[i].notes()) data.notes.push_back(note);
   }
   put_reference_first(data, options.reference);

@@ -43,6 +43,7 @@ struct ReportGroup {
   std::string label, policy, workload;
   int style = 0;
   bool is_file = false;  // another program's metrics
+  SweepCell cell{};      // without values if no sweep trained the runs
   std::vector<ReportRun> runs{};
   std::vector<RecordedSite> resolved{};
   std::vector<std::string> sites{};  // in the order of computation

@@ -80,7 +80,7 @@ class Sweep {
                           options.run.out / name, options.run.out / "logs" / (name + ".log")});
       }
     for (const Task& task : tasks_)
-      if (is_finished(task)) require_same_policy(task);
+      if (is_finished(task)) require_same_policy(task), record_cell(task);
     std::vector<policy::PolicyFile> policies;
     for (const Task& task : tasks_)
       if (task.seed == options.run.seeds.front()) {
@@ -164,6 +164,11 @@ class Sweep {
                        " was run under another policy of this name. Choose another --out.");
   }
 
+  /// Writes the place of a finished run in the sweep into its folder, for the report.
+  static void record_cell(const Task& task) {
+    files::replace("sweep", task.folder / "cell.json", task.cell->record);
+  }
+
   bool complete(const Cell& cell) const {
     return std::ranges::all_of(
         tasks_, [&](const Task& task) { return task.cell != &cell || is_finished(task); });
@@ -220,8 +225,10 @@ class Sweep {
     ++done_, ++finished_;
     progress_ << '[' << done_ << '/' << tasks_.size() << "] " << task.cell->name << ", seed "
               << task.seed << ": ";
-    if (ended.succeeded) progress_ << "loss " << number(result_of(task).loss);
-    else ++failed_, progress_ << "failed: " << policy::printable(last_line("sweep", task.log));
+    if (ended.succeeded) {
+      record_cell(task);
+      progress_ << "loss " << number(result_of(task).loss);
+    } else ++failed_, progress_ << "failed: " << policy::printable(last_line("sweep", task.log));
     const double each = seconds() / double(finished_);
     if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
     progress_ << std::endl;

@@ -35,6 +35,8 @@ struct Cell {
   std::string policy;  // the file's text
   std::vector<std::pair<std::string, std::string>> options{};  // options of run: {"--lr", "0.001"}
   std::vector<std::size_t> places{};                           // of its value on each axis
+  std::string record{};  // the text of cell.json in its run folders: the policy, and its values by
+                         // the short names of the axes
   /// Returns its workload, which is `usual` unless it is an axis.
   const std::string& workload(const std::string& usual) const;
 };

@@ -181,7 +181,7 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
   std::set<std::string> taken;
   for (std::size_t number = 0; number < count; ++number) {
     Cell cell{.name = plain(source.stem), .policy = {}};
-    Json json = source.json;
+    Json json = source.json, record{{"policy", source.stem}, {"axes", Json::object()}};
     std::size_t rest = number, below = count;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       below /= axes[i].values.size();
@@ -189,6 +189,7 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
       cell.places.push_back(rest / below);
       rest %= below;
       cell.name += "-" + plain(names[i] + "=" + value);
+      record["axes"][names[i]] = value;
       for (const std::string& field : split(axes[i].name, ','))
         if (is_run_option(field)) cell.options.emplace_back("--" + field, option_of(value));
         else set_field(json, field, value);
@@ -196,7 +197,7 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
     while (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
     json["name"] = cell.name;
     try {
-      cell.policy = json.dump(2) + "\n";
+      cell.policy = json.dump(2) + "\n", cell.record = record.dump(2) + "\n";
     } catch (const Json::exception&) {
       fail<FormatError>("sweep", "the fields of the cell ", in_quotes(cell.name),
                         " are not UTF-8. Write them in UTF-8.");

@@ -35,6 +35,14 @@ ReportGroup group_of(const std::string& label, std::vector<ReportRun> runs, int 
   return group;
 }
 
+/// A group of runs of a sweep's cell.
+ReportGroup cell_of(std::map<std::string, std::string> values, std::vector<ReportRun> runs,
+                    int style = 0) {
+  ReportGroup group = group_of("cell " + std::to_string(style), std::move(runs), style);
+  group.cell = {"p", std::move(values)};
+  return group;
+}
+
 lab::ReportTensor tensor_of(double count, double to_zero, double sum_e2, const char* quantizer) {
   lab::ReportTensor tensor;
   SurveySums& s = tensor.survey.sums;
@@ -99,9 +107,12 @@ TEST_CASE("summary: a group without losses has dashes, and each workload has a t
 
 TEST_CASE("summary: the cells of a sweep are a curve over each axis of numbers") {
   ReportData data;
-  data.groups.push_back(group_of("p-a.lr=-1e-3-kind=x", {run_of(0, 3), run_of(1, 4)}));
-  data.groups.push_back(group_of("p-a.lr=2-kind=x", {run_of(0, 5), run_of(1, 6)}, 1));
-  data.groups.push_back(group_of("p-a.lr=2-kind=y", {run_of(0, 7)}, 2));  // no second value
+  const auto both = [](const char* rate, const char* kind) {
+    return std::map<std::string, std::string>{{"a.lr", rate}, {"kind", kind}};
+  };
+  data.groups.push_back(cell_of(both("-1e-3", "x"), {run_of(0, 3), run_of(1, 4)}));
+  data.groups.push_back(cell_of(both("2", "x"), {run_of(0, 5), run_of(1, 6)}, 1));
+  data.groups.push_back(cell_of(both("2", "y"), {run_of(0, 7)}, 2));  // no second value
   data.groups.push_back(group_of("amp-bf16", {run_of(0, 8)}, 3));
   const std::string panel = lab::summary_panel(data);
   CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
@@ -116,9 +127,9 @@ TEST_CASE("summary: figures name a sweep's cells by what differs") {
   ReportData data;
   for (const char* w : {"int3", "int4"})
     for (const char* x : {"int3", "int4"})
-      data.groups.push_back(group_of(
-          "p-q.w.format=" + std::string(w) + "-q.x.format=" + x + "-quantizers.scale.history=16",
-          {run_of(0, 1)}, int(data.groups.size())));
+      data.groups.push_back(
+          cell_of({{"q.w.format", w}, {"q.x.format", x}, {"quantizers.scale.history", "16"}},
+                  {run_of(0, 1)}, int(data.groups.size())));
   const std::string panel = lab::summary_panel(data);
   CHECK(contains(panel, "final loss against w.format=int3, x.format=int3"));
   CHECK(contains(panel, ">w.format=int4, x.format=int3</text>"));

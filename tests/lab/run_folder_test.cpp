@@ -337,6 +337,17 @@ TEST_CASE("probe lines that are none are counted, and the others read") {
   CHECK(contains(run.notes()[0], std::to_string(std::size(bad)) + " lines were skipped"));
 }
 
+TEST_CASE("cells of a sweep: the policy, and the values that are texts") {
+  Folder folder;
+  folder.with("metrics.jsonl", "")
+      .with("cell.json", R"({"policy": "p", "axes": {"w+x": "[1, 2]", "lr": 3}})");
+  CHECK(folder.read().cell().policy == "p");
+  CHECK(folder.read().cell().values == std::map<std::string, std::string>{{"w+x", "[1, 2]"}});
+  CHECK(folder.with("cell.json", R"({"axes": "x"})").read().cell().values.empty());
+  folder.with("cell.json", "[]");
+  CHECK_THROWS_AS(folder.read().cell(), FormatError);
+}
+
 TEST_CASE("resolved tables: sites, dtypes and quantizers that are texts") {
   Folder folder;
   folder.with("resolved.json", R"({"sites": [{"site": "a", "computes_in": "bf16", "roles":
@@ -366,13 +377,15 @@ TEST_CASE("edited bytes of every file end in a FormatError, or in lines fewer or
   folder.with("probe.jsonl", std::string(survey_line) + "\n" + survey_line + "\n");
   folder.with("resolved.json", R"({"sites":[{"site":"a","roles":{"input":"e4m3"}}]})");
   std::mt19937 random(11);
-  for (const char* file : {"summary.json", "metrics.jsonl", "probe.jsonl", "resolved.json"}) {
+  folder.with("cell.json", R"({"policy":"p","axes":{"lr":"1"}})");
+  for (const char* file :
+       {"summary.json", "metrics.jsonl", "probe.jsonl", "resolved.json", "cell.json"}) {
     const std::string whole = read_file(folder.path / file);
     for (int i = 0; i < 200; ++i) {
       folder.with(file, mutated(whole, random));
       try {
         RunFolder run = folder.read();
-        run.summary(), run.resolved();
+        run.summary(), run.resolved(), run.cell();
         const std::size_t lines = metrics_of(run).size() + rows_of(run).surveys.size();
         CHECK(lines <= 6);  // an edit doubles at most 16 bytes: it makes no line
       } catch (const FormatError& error) {

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/lab/run_folder.h>
 #include <halftone/lab/sweep/sweep.h>
 #include <halftone/policy/policy.h>
 
@@ -343,6 +344,9 @@ TEST_CASE("a finished sweep starts nothing and prints its runs") {
   CHECK(progress.str() == "4 of 4 runs are already done\n");
   CHECK(read_file(folder / "policies/fp32-lr=2.json") ==
         cells_of(options.policy, options.axes).at(1).policy);
+  const lab::SweepCell cell = lab::RunFolder("test", folder / "mlp_tiny-fp32-lr=2-5").cell();
+  CHECK(cell.policy == "fp32");
+  CHECK(cell.values == std::map<std::string, std::string>{{"lr", "2"}});
   write_file(folder / "mlp_tiny-fp32-lr=1-3/summary.json", R"({"loss":"much"})");
   CHECK(contains(message_of<FormatError>([&] { lab::run_sweep(options, {}, progress); }),
                  "has no number \"loss\""));

@@ -3,6 +3,8 @@
 
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include <halftone/lab/sweep/sweep.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/policy/policy.h>
@@ -47,6 +49,9 @@ TEST_CASE("cells: the product of the axes, the last one running fastest") {
   REQUIRE(cells.size() == 8);
   CHECK(cells[0].name == "te_delayed_hybrid-history=16-lr=0.1-path=__");
   CHECK(cells[3].name == "te_delayed_hybrid-history=16-lr=0.2-path=_0_");
+  CHECK(nlohmann::json::parse(cells[3].record) ==
+        nlohmann::json{{"policy", "te_delayed_hybrid"},
+                       {"axes", {{"history", "16"}, {"lr", "0.2"}, {"path", "\"0\""}}}});
   CHECK(cells[3].options == std::vector<std::pair<std::string, std::string>>{{"--lr", "0.2"}});
   const policy::PolicyFile file = policy::read_text(cells[7].policy, "cell");
   CHECK(file.base.name == cells[7].name);
