@@ -52,6 +52,7 @@ class ShortNames {
     for (std::size_t dot = axis.rfind('.'); dot != std::string::npos && dot > 0;
          dot = axis.rfind('.', dot - 1)) {
       const std::string end = axis.substr(dot);
+      if (end.find_first_not_of("0123456789", 1) == std::string::npos) continue;  // of a list
       const auto ends_so = [&](const auto& other) {
         return other.first != axis && other.first.ends_with(end);
       };

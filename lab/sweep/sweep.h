@@ -41,8 +41,8 @@ struct Cell {
   const std::string& workload(const std::string& usual) const;
 };
 
-/// Returns each axis's last field name, or its whole name if the last one is not unique. Tied
-/// fields with different last names are joined by +.
+/// Returns each axis's last field name ("history"; "block.1" for an entry of a list), or its whole
+/// name if the last one is not unique. Tied fields with different last names are joined by +.
 std::vector<std::string> short_names(const std::vector<Axis>& axes);
 
 /// Returns all cells; the last axis varies fastest. If `policy` is a file, the fields are set in

@@ -148,13 +148,23 @@ std::vector<std::string> run_options_of(const Axis& axis) {
   return fields;
 }
 
+namespace {
+/// Returns the last name of a field: "history", or "block.1" for an entry of a list.
+std::string last_name(const std::string& field) {
+  std::size_t begin = field.rfind('.') + 1;  // 0 without a dot
+  const bool is_number = field.find_first_not_of("0123456789", begin) == std::string::npos;
+  if (begin > 1 && is_number) begin = field.rfind('.', begin - 2) + 1;
+  return field.substr(begin);
+}
+}  // namespace
+
 std::vector<std::string> short_names(const std::vector<Axis>& axes) {
   std::vector<std::string> last, names;
   for (const Axis& axis : axes) {
     std::string& joined = last.emplace_back();
     std::set<std::string> seen;
     for (const std::string& field : split(axis.name, ',')) {
-      const std::string end = field.substr(field.rfind('.') + 1);
+      const std::string end = last_name(field);
       if (seen.insert(end).second) joined += (joined.empty() ? "" : "+") + end;
     }
   }

@@ -124,17 +124,23 @@ TEST_CASE("summary: the cells of a sweep are a curve over each axis of numbers")
 }
 
 TEST_CASE("summary: figures name a sweep's cells by what differs") {
-  ReportData data;
-  for (const char* w : {"int3", "int4"})
-    for (const char* x : {"int3", "int4"})
-      data.groups.push_back(
-          cell_of({{"q.w.format", w}, {"q.x.format", x}, {"quantizers.scale.history", "16"}},
-                  {run_of(0, 1)}, int(data.groups.size())));
+  const auto data_of = [](const char* first, const char* second) {
+    ReportData data;
+    for (const char* w : {"int3", "int4"})
+      for (const char* x : {"int3", "int4"})
+        data.groups.push_back(cell_of({{first, w}, {second, x}, {"quantizers.scale.history", "16"}},
+                                      {run_of(0, 1)}, int(data.groups.size())));
+    return data;
+  };
+  ReportData data = data_of("q.w.format", "q.x.format");
   const std::string panel = lab::summary_panel(data);
   CHECK(contains(panel, "final loss against w.format=int3, x.format=int3"));
   CHECK(contains(panel, ">w.format=int4, x.format=int3</text>"));
   data.groups.resize(2);  // only one axis differs
   CHECK(contains(lab::summary_panel(data), "final loss against format=int3"));
+  // Tied fields, and an entry of a list.
+  CHECK(contains(lab::summary_panel(data_of("w+x", "scale.block.1")),
+                 "final loss against block.1=int3, w+x=int3"));
 }
 
 TEST_CASE("losses: differences are of means over a twentieth of the steps") {

@@ -35,6 +35,9 @@ TEST_CASE("tied fields have one value, and share a short name if they end alike"
   const std::vector<Axis> axes{axis_of("quantizers.w.format,quantizers.x.format=int3,int4"),
                                axis_of("seed,weights.fused=1,2")};
   CHECK(lab::short_names(axes) == std::vector<std::string>{"format", "seed+fused"});
+  // An entry of a list keeps the list's name.
+  CHECK(lab::short_names({axis_of("quantizers.x.scale.block.1=16"), axis_of("rules.0=1")}) ==
+        std::vector<std::string>{"block.1", "rules.0"});
   const std::vector<Cell> cells = cells_of("fp32", axes);
   REQUIRE(cells.size() == 4);
   CHECK(cells[2].name == "fp32-format=int4-seed+fused=1");
