@@ -16,9 +16,8 @@ namespace halftone {
 
 /// Returns the bound for the numbers of a tensor; infinity without a clip. NaN and infinite numbers
 /// do not count. With n finite numbers x:
-///   rms r       f32(r sqrt(sum x^2 / n)), the sum in f64: summed_by_lanes() for the squares of
-///   each
-///               squares_together neighbors, and summed_by_lanes() for these sums
+///   rms r       f32(r sqrt(sum x^2 / n)). The sum is in f64: summed_by_lanes() for the squares of
+///               each squares_together neighbors, and then for these sums
 ///   quantile q  the magnitude number max(1, ceil(q n)) in ascending order, counted from 1
 float clip_bound(const Clip& clip, std::span<const float> values);
 

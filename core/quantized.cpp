@@ -16,10 +16,11 @@ namespace halftone {
 
 namespace {
 
-/// Returns whether one kernel, after those for the largest magnitude, computes the quantizer.
+/// Returns whether one kernel, after those for the largest magnitude, computes the quantizer on
+/// every device.
 bool one_kernel(const Quantizer& quantizer) {
   return quantizer.hadamard == 0 && !quantizer.clip.any() && !quantizer.own &&
-         quantizer.average == 0;
+         quantizer.average == 0 && quantizer.table.empty();
 }
 
 /// Returns true if neither blocks, random numbers nor sums count elements: then any dense order
@@ -65,21 +66,9 @@ void apply(const Clip& clip, const Tensor& x, Tensor& y) {
   backend.clip(x, bound, y);
 }
 
-/// Calls a function of the program. x, y: f32, row-major.
-void round_on_host(const Quantizer& quantizer, RandomKey key, const Tensor& x, Tensor& y) {
-  if (recording_step())
-    fail<UsageError>("quantize", "a function of the program rounds (", described(quantizer),
-                     "), which a captured step cannot call. Run the step uncaptured, or leave "
-                     "quantizers of the program out.");
-  const Tensor in = x.to(Device::cpu()), out = empty(x.shape(), f32);
-  const auto count = std::size_t(x.numel());
-  round_blocks(*quantizer.own, {in.data<float>(), count}, x.size(-1), key,
-               {out.data<float>(), count});
-  backend_for(y).copy(out.to(y.device()), y);
-}
-
-/// The same as run() for a quantizer with a clip, or with a function of the program: in f32, as a
-/// bound need not be a number of a short dtype. Results are exact in the dtype of `to`.
+/// The same as run() for a quantizer with a clip, or, on the host, with a function of the program:
+/// in f32, as a bound need not be a number of a short dtype. Results are exact in the dtype of
+/// `to`.
 void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   const MemoryScope scope(MemoryUse::workspace);
   Backend& backend = backend_for(from);
@@ -98,7 +87,10 @@ void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
                    .key_stride = call.key_stride,
                    .unclipped = quantizer.clip.any() ? whole : Tensor()};
   if (quantizer.needs_amax()) own.amax = amax_of(quantizer, x);
-  if (quantizer.own) round_on_host(quantizer, call.key, x, y);
+  const auto count = std::size_t(x.numel());
+  if (quantizer.own)
+    round_blocks(*quantizer.own, {x.data<float>(), count}, x.size(-1), call.key,
+                 {y.data<float>(), count});
   else backend.quantize(x, own, y);
   if (surveyed) {
     Tensor row = call.survey;
@@ -145,9 +137,31 @@ void run_by_average(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   backend.copy(y, to);
 }
 
+/// The same as run() on the host, for tensors of other devices.
+void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
+  if (recording_step())
+    fail<UsageError>("quantize", "the host computes this quantizer (", described(call.quantizer),
+                     "), which a captured step cannot do. Run the step uncaptured, or leave tables "
+                     "and quantizers of the program out.");
+  const auto here = [](const Tensor& x) { return x.defined() ? x.to(Device::cpu()) : x; };
+  const Tensor x = here(from);
+  Tensor y = empty(x.shape(), x.dtype());
+  const QuantizeCall own{.quantizer = call.quantizer,
+                         .amax = here(call.amax),
+                         .scale = here(call.scale),
+                         .average = here(call.average),
+                         .survey = here(call.survey),
+                         .key = call.key};
+  run(x, own, y);
+  if (call.survey.defined()) copy_into(call.survey, own.survey);
+  backend_for(to).copy(y.to(to.device()), to);
+}
+
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
+  const bool host_only = call.quantizer.own || !call.quantizer.table.empty();
+  if (host_only && from.device() != Device::cpu()) return run_on_host(from, call, to);
   if (call.quantizer.clip.any() || call.quantizer.own) return run_in_f32(from, call, to);
   if (call.quantizer.average > 0) return run_by_average(from, call, to);
   Backend& backend = backend_for(from);

@@ -133,7 +133,7 @@ class CudaBackend final : public Backend {
   void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf, Tensor& scale,
                        Tensor& growth_tracker, Tensor& overflows_left) override;
 
-  // --- numbers on a grid (quantize.cu, survey.cu, accumulating_matmul.cu)
+  // --- numbers on a grid (clip.cu, quantize.cu, survey.cu, accumulating_matmul.cu)
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
   void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;

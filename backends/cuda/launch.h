@@ -1,7 +1,7 @@
 // Starting kernels: the grid for a number of items, and one function that puts a kernel into the
 // stream of a context. Kernels of this folder walk in grid strides, so a smaller grid is slower but
 // computes every element. Exceptions: kernels for a single block are launched with one, and in
-// surveys and sums of squares each block adds up a partial sum, so there the grid decides the order
+// surveys and norms of lists each block adds up a partial sum, so there the grid decides the order
 // of the sum.
 #pragma once
 

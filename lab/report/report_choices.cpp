@@ -42,7 +42,7 @@ class ShortNames {
     for (const auto& [axis, value] : cell.values)
       if (const auto found = axes_.find(axis); found != axes_.end() && axis != without)
         text += (text.empty() ? "" : ", ") + found->second + "=" + value;
-    return text;
+    return text.empty() ? group.label : text;
   }
 
  private:

@@ -80,7 +80,7 @@ class Sweep {
                           options.run.out / name, options.run.out / "logs" / (name + ".log")});
       }
     for (const Task& task : tasks_)
-      if (is_finished(task)) require_same_policy(task), record_cell(task);
+      if (is_finished(task)) require_same_policy(task);
     std::vector<policy::PolicyFile> policies;
     for (const Task& task : tasks_)
       if (task.seed == options.run.seeds.front()) {
@@ -88,6 +88,8 @@ class Sweep {
         policies.push_back(policy::read(task.policy));
       }
     require_effects(options.axes, cells_, policies);
+    for (const Task& task : tasks_)
+      if (is_finished(task)) record_cell(task);
   }
 
   /// Returns the workload of each cell, each once.

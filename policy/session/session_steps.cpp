@@ -83,7 +83,8 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
                       x, quantizer);
   quantize_in_place(x, {.quantizer = quantizer,
                         .skip = skip.defined() ? skip.to(x.device()) : skip,
-                        .key = {site_seed(settings_.seed, tensor), uint64_t(at_->step) << 34}});
+                        .key = {site_seed(settings_.seed, tensor), uint64_t(at_->step) << 34},
+                        .key_stride = uint64_t(1) << 34});
 }
 
 /// Returns the grids of rules; in the same order on all processes.

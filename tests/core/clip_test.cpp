@@ -51,18 +51,32 @@ TEST_CASE("bounds of clips, by hand") {
 }
 
 TEST_CASE("bounds of clips: sums of squares in 256 lanes") {
-  const std::vector<float> x = numbers_that_show_the_order().to_vector<float>();
+  // One number is 1, the square of the others is 2^-54, so 1 + 2^-54 is 1.
+  std::vector<float> x(4096, 0x1p-27f);
+  x[256] = 1;
   const auto square = [&](int64_t i) { return finite_square(x[std::size_t(i)]); };
   CHECK(summed_by_lanes(4096, square) == 1 + 255 * 0x1p-50);
   CHECK(summed_by_lanes(3, square) == 3 * 0x1p-54);
   CHECK(summed_by_lanes(257, square) == 1 + 63 * 0x1p-52);
   CHECK(summed_by_lanes(0, square) == 0);
-  CHECK(clip_bound(clip_that_shows_the_order(), x) == 1 + 0x1p-23f);
-  double in_order = 0;
-  for (int64_t i = 0; i < 4096; ++i) in_order += square(i);
-  CHECK(bound_by_rms(*clip_that_shows_the_order().rms, in_order, 4096) == 1);
   CHECK(finite_square(nan) == 0);
   CHECK(finite_square(-infinity) == 0);
+}
+
+TEST_CASE("bounds of clips: the order of the sum of squares, in pieces of 4096") {
+  manual_seed(7);
+  for (const int64_t n : {300, 4096, 4097, 20'000, 257 * 4096 + 300}) {
+    INFO(n, " numbers");
+    const std::vector<float> x = randn({n}).to_vector<float>();
+    const double sum = ordered_squares(x);
+    const auto [above, below] = clips_near_the_middle(sum, n);
+    CHECK(clip_bound(above, x) == 1 + 0x1p-23f);
+    CHECK(clip_bound(below, x) == 1);
+    // The two clips notice sums that are larger or smaller by 4 units in the last place.
+    const double more = sum * (1 + 0x1p-50), less = sum * (1 - 0x1p-50);
+    CHECK(bound_by_rms(*below.rms, more, n) != 1);
+    CHECK(bound_by_rms(*above.rms, less, n) == 1);
+  }
 }
 
 /// Clamps x by hand.

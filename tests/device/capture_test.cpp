@@ -84,25 +84,43 @@ TEST_CASE("a captured step under a policy gives the bits of the step itself") {
       doctest::Contains("which a captured step cannot do"), UsageError);
 }
 
-/// Writes a policy that rounds the input of linear layers.
-std::string policy_with(const TemporaryDirectory& directory, const std::string& quantizer) {
+/// Writes a policy with these entries in addition to its name and version.
+std::string policy_of(const TemporaryDirectory& directory, const std::string& entries) {
   const std::filesystem::path file = directory / "rounded.json";
-  write_file(file, R"({"halftone_policy": 1, "name": "rounded", "extends": "amp-bf16",
-    "rules": [{"match": {"op": "linear"}, "compute": "f32", "input": )" +
-                       quantizer + "}]}");
+  write_file(file, R"({"halftone_policy": 1, "name": "rounded", )" + entries + "}");
   return file.string();
+}
+/// The same for one that rounds the input of linear layers.
+std::string inputs_in(const TemporaryDirectory& directory, const std::string& quantizer) {
+  return policy_of(directory, R"("extends": "amp-bf16", "rules": [{"match": {"op": "linear"},
+      "compute": "f32", "input": )" +
+                                  quantizer + "}]");
 }
 
 TEST_CASE("a captured step clips: the bits of the step itself") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const TemporaryDirectory directory;
-  for (const char* clip : {R"({"rms": 1.5})", R"({"quantile": 0.9})"})
+  for (const char* parts : {R"("clip": {"rms": 1.5})", R"("clip": {"quantile": 0.9})",
+                            R"("clip": {"rms": 2}, "rounding": "stochastic",
+                               "hadamard": {"size": 16, "signs": "step"})"})
     check_captured("mlp",
-                   policy_with(directory, R"({"like": "mxfp8", "hadamard": 16, "clip": )" +
-                                              std::string(clip) + "}")
-                       .c_str(),
+                   inputs_in(directory, R"({"like": "mxfp8", )" + std::string(parts) + "}").c_str(),
                    *gpu);
+}
+
+TEST_CASE("a captured step puts parameters on grids: new random numbers each step, and skips") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const TemporaryDirectory directory;
+  for (const char* more : {"", R"(, "hadamard": 16, "clip": {"rms": 4})"}) {
+    const std::string file =
+        policy_of(directory, R"("extends": "amp-fp16", "loss_scale": {"init": 4294967296,
+            "backoff": 0.001}, "optimizer": {"parameters": {"format": "e8m11",
+            "rounding": "stochastic")" +
+                                 std::string(more) + "}}");
+    check_captured("mlp", file.c_str(), *gpu);
+  }
 }
 
 TEST_CASE("a captured step refuses a quantizer that the host computes") {
@@ -112,11 +130,12 @@ TEST_CASE("a captured step refuses a quantizer that the host computes") {
                            std::ranges::copy(in, out.begin());
                          }});
   const TemporaryDirectory directory;
-  const std::string file = policy_with(directory, R"("unchanged")");
-  CHECK_NOTHROW(run("mlp", file, *gpu, false));
-  CHECK_THROWS_WITH_AS(run("mlp", file, *gpu, true),
-                       doctest::Contains("a function of the program rounds (unchanged"),
-                       UsageError);
+  for (const char* quantizer : {R"("unchanged")", R"({"table": [-1, 0, 1]})"}) {
+    const std::string file = inputs_in(directory, quantizer);
+    CHECK_NOTHROW(run("mlp", file, *gpu, false));
+    CHECK_THROWS_WITH_AS(run("mlp", file, *gpu, true),
+                         doctest::Contains("the host computes this quantizer ("), UsageError);
+  }
 }
 
 TEST_CASE("a probe does not change captured steps") {

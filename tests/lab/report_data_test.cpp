@@ -90,6 +90,12 @@ TEST_CASE("runs of one policy and several seeds are a group, in the order of fir
   CHECK(data.groups[1].runs[0].folder == "run-1");
 }
 
+TEST_CASE("a group has the cell of its runs in a sweep") {
+  Runs runs;
+  write_file(runs.add(summary_of("p-lr=1", 0)) / "cell.json", R"({"axes": {"lr": "1"}})");
+  CHECK(runs.data().groups.at(0).cell.values == std::map<std::string, std::string>{{"lr", "1"}});
+}
+
 TEST_CASE("a setting in which runs of a policy differ makes two groups, and is in their labels") {
   const std::pair<const char*, json> settings[] = {{"/steps", 30},
                                                    {"/lr", 0.25},

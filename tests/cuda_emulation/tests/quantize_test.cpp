@@ -192,7 +192,12 @@ TEST_CASE("kernels: bounds of clips, and clips") {
       for (const Clip& clip : {Clip{.rms = 1.5}, Clip{.quantile = 1e-9}, Clip{.quantile = 0.4},
                                Clip{.quantile = 0.99}, Clip{.quantile = 1}, Clip{}})
         check(spread({n}, f32, special), clip);
-  check(numbers_that_show_the_order(), clip_that_shows_the_order());
+  for (const int64_t n : {300, 4096, 5000, 20'000, 257 * 4096 + 300}) {
+    const Tensor x = randn({n});
+    if (emulation::deferred() && n > 20'000) continue;
+    for (const Clip& clip : clips_near_the_middle(ordered_squares(x.to_vector<float>()), n))
+      check(x, clip);
+  }
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor none = from_vector(std::vector<float>{nan, -nan}, {2});
   for (const Clip& clip : {Clip{.rms = 1}, Clip{.quantile = 0.5}}) check(none, clip);
@@ -203,6 +208,25 @@ TEST_CASE("kernels: bounds of clips, and clips") {
     check(randn({140'000}), {.quantile = 0.999});  // several rows of counts
 }
 
+TEST_CASE("a table is computed on the host, in every layout and in place") {
+  Quantizer table = Quantizer::of_table({-1, -0.5f, 0, 0.125f, 0.7f, 1});
+  table.scaling = Scaling::per_block(1, 16, formats::f32);
+  Quantizer whole = Quantizer::of_table({-1, 0, 0.3f, 1});
+  whole.scaling = Scaling::per_tensor(), whole.clip.rms = 2;
+  Quantizer chosen = table;
+  chosen.scaling.targets = {1, 0.7f};
+  for (const Quantizer& quantizer : {table, whole, chosen}) {
+    const Tensor x = randn({6, 40});
+    check_bits({x, ones({})}, {empty({6, 40}), empty({40, 6}), x, x},
+               [&](Backend&, const Tensors& in, Tensors& out) {
+                 out[0] = quantized(in[0], {.quantizer = quantizer});
+                 out[1] = quantized(views::transpose(in[0], 0, 1), {.quantizer = quantizer});
+                 quantize_in_place(out[2], {.quantizer = quantizer});
+                 quantize_in_place(out[3], {.quantizer = quantizer, .skip = in[1]});
+               });
+  }
+}
+
 TEST_CASE("kernels: quantizers with a clip, whole and in place") {
   for (const DType dtype : {f32, bf16})
     for (const Clip& clip : {Clip{.rms = 1}, Clip{.quantile = 0.9}})
@@ -210,15 +234,19 @@ TEST_CASE("kernels: quantizers with a clip, whole and in place") {
         Quantizer quantizer = *quantizer_named(name);
         quantizer.clip = clip;
         for (const int32_t rotation : {0, 16}) {
-          quantizer.hadamard = rotation;
+          quantizer.hadamard = rotation, quantizer.draws_signs = rotation > 0;
+          quantizer.rounding = rotation > 0 ? Rounding::stochastic : Rounding::nearest_even;
           if (!quantizer.exact_in(dtype)) continue;
           INFO(described(quantizer), " ", dtype);
           const Tensor x = randn({6, 64}, dtype);
           check_bits({x, zeros({}), ones({})}, {empty({6, 64}, dtype), x, x},
                      [&](Backend&, const Tensors& in, Tensors& out) {
-                       out[0] = quantized(in[0], {.quantizer = quantizer});
-                       quantize_in_place(out[1], {.quantizer = quantizer, .skip = in[1]});
-                       quantize_in_place(out[2], {.quantizer = quantizer, .skip = in[2]});
+                       const RandomKey key{3, 5};
+                       out[0] = quantized(in[0], {.quantizer = quantizer, .key = key});
+                       const auto in_place = [&](const Tensor& skip, const Tensor& y) {
+                         quantize_in_place(y, {.quantizer = quantizer, .skip = skip, .key = key});
+                       };
+                       in_place(in[1], out[1]), in_place(in[2], out[2]);
                      });
         }
       }

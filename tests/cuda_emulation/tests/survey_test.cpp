@@ -57,6 +57,7 @@ TEST_CASE("kernels: surveys count as the reference does") {
     Quantizer clipped = *quantizer_named(name);
     clipped.clip.rms = 1;
     all.push_back(clipped);
+    if (clipped.scaling.tensor_level) clipped.scaling.targets = {6, 4}, all.push_back(clipped);
   }
   for (const DType dtype : {f32, bf16})
     for (const Shape& shape : {Shape{1, 1}, Shape{3, 37}, Shape{150, 131}, Shape{2, 3, 40}})

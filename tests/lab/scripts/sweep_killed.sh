@@ -25,3 +25,5 @@ kill -9 "$sweep"
 wait_for 0
 "$lab" sweep fp32 --workload student_teacher --steps 2 --axis lr=0.001 --out "$work/s" 2>"$work/err" && fail "other steps ran"
 grep -q "was begun with" "$work/err" || fail "the folder is still locked: $(cat "$work/err")"
+"$lab" sweep fp32 --workload student_teacher --steps 2 --axis lr=0.001 --out "$work/t" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+grep -q '"lr": "0.001"' "$work/t/student_teacher-fp32-lr=0.001-0/cell.json" || fail "a run has no cell.json: $(ls -R "$work/t")"
