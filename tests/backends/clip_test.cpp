@@ -1,10 +1,12 @@
 // Bounds and clips of the CPU's backends and of each instruction set: the bits of the loops in
 // core/clip.cpp.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/clip.h>
+#include <halftone/core/factory.h>
 
 #include "../core/clip_cases.h"
 #include "../temporary_directory.h"
