@@ -29,7 +29,8 @@ constexpr MagnitudeDigit digit = magnitude_digits[0];
 /// Neighbors are counted in different tables, so that equal ones do not wait for each other.
 constexpr int64_t tables = 4;
 
-/// Counts the values of the first digit, and then sorts the magnitudes that have the right one.
+/// Counts the values of the first digit, and then searches among the magnitudes that have the right
+/// one.
 float bound_by_quantile_of(double share, const float* x, int64_t count) {
   constexpr int64_t most_pieces = 16, least_length = 1 << 15, values = most_digit_values;
   const int64_t length = std::max(least_length, reference::pieces_of(count, most_pieces));
