@@ -82,6 +82,7 @@ class RegionCaster final : public InputCaster {
   Tensor converted(const Tensor& x, DType dtype, bool channels_last = false) {
     if (x.dtype() == dtype) return x;
     ++made_casts;
+    if (CastWatcher* watcher = CastWatcherSlot::current()) watcher->casting(x, dtype);
     if (region_.cache && CastCache::serves(x)) return cache_->cast(x, dtype, channels_last);
     Tensor result = halftone::cast(x, dtype);
     uncached_bytes_ += result.bytes();

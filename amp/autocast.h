@@ -18,6 +18,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/autograd/call_scope.h>
 #include <halftone/autograd/input_caster.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone::amp {
 
@@ -35,6 +36,15 @@ struct Region {
   /// The session of a policy file; it also works in regions without casts.
   std::shared_ptr<Session> session{};
 };
+
+/// Hears of each cast that a region of this thread makes; null: nothing hears.
+class CastWatcher {
+ public:
+  virtual ~CastWatcher() = default;
+  virtual void casting(const Tensor& x, DType to) = 0;
+};
+using CastWatcherSlot = Slot<CastWatcher*>;
+using CastWatcherScope = CastWatcherSlot::Scope;
 
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
 /// other than bf16 and f16. If it is destroyed in another thread, the region stays active in its

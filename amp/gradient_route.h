@@ -29,6 +29,9 @@ class GradientRoute {
 
   // --- a batch
   virtual void begin_batch(int64_t) {}
+  virtual void begin_forward() {}
+  /// Throws UsageError if the forward pass wrote what ranks cannot join.
+  virtual void end_forward() {}
   /// Throws UsageError if gradients of an earlier step, or a moved model, make backward() wrong.
   virtual void require_fresh() const {}
   /// Called if the loss scale has changed since the present gradients were made with `old`.
@@ -54,6 +57,8 @@ class GradientRoute {
   virtual Tensor norm(double norm_type) const;
   /// Called after a step: the optimizer may have updated the parameters.
   virtual void end_step() {}
+  /// Returns the sum of the numbers that the ranks passed.
+  virtual double sum(double own) const { return own; }
   /// Returns the smallest number that any rank passed.
   virtual std::size_t smallest(std::size_t number) const { return number; }
 

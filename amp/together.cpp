@@ -13,6 +13,7 @@
 #include <halftone/core/kernel_identity.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/plain_numbers.h>
+#include <halftone/core/quoted.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/optim/gradient_lists.h>
@@ -140,6 +141,19 @@ TogetherRoute::~TogetherRoute() {
 
 // --- a batch
 
+void TogetherRoute::begin_forward() {
+  if (of_several()) buffers_ = nn::BufferCopies(core_.model);
+}
+
+void TogetherRoute::end_forward() {
+  const std::string written = std::exchange(buffers_, {}).first_changed();
+  if (written.empty()) return;
+  fail<UsageError>("Training.forward", "the forward pass wrote the buffer ", in_quotes(written),
+                   ", and each of ", group_.size(),
+                   " processes sees other batches, so their models would differ. Write it after "
+                   "the step, from numbers that all processes have; or train on one process.");
+}
+
 void TogetherRoute::require_fresh() const {
   if (gathered_)
     fail<UsageError>("Training.backward",
@@ -217,6 +231,14 @@ Tensor TogetherRoute::norm(double norm_type) const {
   }
   return distributed::norm_of(group_, reducer_.shards(), gradients, has_parts(), norm_type)
       .to(device);
+}
+
+double TogetherRoute::sum(double own) const {
+  double sum = 0;
+  for (const Tensor& x : distributed::all_gather(group_, "a sum of all ranks", TrafficUse::control,
+                                                 scalar(own, f64)))
+    sum += x.item();
+  return sum;
 }
 
 std::size_t TogetherRoute::smallest(std::size_t number) const {

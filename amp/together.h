@@ -25,6 +25,8 @@ class TogetherRoute final : public GradientRoute {
 
   Communicator* group() const override { return &group_; }
   void begin_batch(int64_t number) override { batch_ = number; }
+  void begin_forward() override;
+  void end_forward() override;
   void require_fresh() const override;
   void rescale(const Tensor& old) override;
   void begin_backward() override;
@@ -37,6 +39,7 @@ class TogetherRoute final : public GradientRoute {
   void gather() override;
   Tensor norm(double norm_type) const override;
   void end_step() override { reducer_.gather_parameters(); }
+  double sum(double own) const override;
   std::size_t smallest(std::size_t number) const override;
   std::vector<Tensor> parameters() const override;
   Tensor weight(std::size_t index) const override;
@@ -63,6 +66,7 @@ class TogetherRoute final : public GradientRoute {
   Communicator& group_;
   distributed::Reducer reducer_;
   distributed::OrderedStatistics statistics_;
+  nn::BufferCopies buffers_{};  // of several ranks, before a forward pass
   bool gathered_ = false;           // the present gradients are the sums
   std::optional<int64_t> batch_{};  // from begin_batch(), and not yet used by a backward()
 };

@@ -20,8 +20,27 @@
 namespace halftone::amp {
 
 namespace {
-/// Returns the region of the model's passes. Strategies without autocast have a region as well: in
-/// it losses are f32 although logits are short, and nothing else is cast.
+/// The policy of strategies with short weights and without autocast: losses are f32 although logits
+/// are short, and f32 inputs of products with short weights are cast. Nothing else is.
+class ShortWeights final : public CastPolicy {
+ public:
+  ShortWeights() : CastPolicy(preset("none")) {
+    for (const std::string_view loss : losses()) (*this)[loss] = CastClass::full_precision;
+  }
+  CastDecision decide(const OpInfo& op, std::span<const Tensor> inputs) const override {
+    const CastDecision listed = CastPolicy::decide(op, inputs);
+    const bool joins =
+        op.cast_class == CastClass::low_precision || op.cast_class == CastClass::widest_input;
+    if (listed.cast_class != CastClass::as_is || !joins) return listed;
+    const auto has = [&](const auto& is) {
+      return std::ranges::any_of(inputs, [&](const Tensor& x) { return x.defined() && is(x); });
+    };
+    const bool mixed = has(is_short_float) && has([](const Tensor& x) { return x.dtype() == f32; });
+    return mixed ? CastDecision(op.cast_class) : listed;
+  }
+};
+
+/// Returns the region of the model's passes.
 Region region_of(const Strategy& strategy) {
   if (strategy.autocast)
     return {.policy = strategy.own_policy
@@ -29,9 +48,7 @@ Region region_of(const Strategy& strategy) {
                           : std::make_shared<CastPolicy>(CastPolicy::preset(strategy.policy)),
             .dtype = strategy.autocast};
   if (strategy.weights == f32 || strategy.weights == f64) return {.enabled = false};
-  CastPolicy policy = CastPolicy::preset("none");
-  for (const std::string_view loss : CastPolicy::losses()) policy[loss] = CastClass::full_precision;
-  return policy.with(strategy.weights);
+  return {.policy = std::make_shared<ShortWeights>(), .dtype = strategy.weights};
 }
 
 void require_f32_parameters(const nn::Module& model, const optim::Optimizer& optimizer) {
@@ -181,9 +198,69 @@ Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& op
 
 // --- a step
 
-Tensor Training::cast_to_weights(const Tensor& x) const {
-  const DType weights = core_->strategy.weights;
-  return weights != f32 && x.defined() && x.dtype() == f32 ? cast(x, weights) : x;
+Tensor Training::as_input(const Tensor& x) const {
+  return core_->strategy.weights == f64 && x.defined() && x.dtype() == f32 ? cast(x, f64) : x;
+}
+
+namespace {
+/// Looks at the casts of a training's inputs in its first pass.
+class InputWatch final : public CastWatcher {
+ public:
+  InputWatch(std::string strategy, std::initializer_list<Tensor> inputs)
+      : strategy_(std::move(strategy)) {
+    for (const Tensor& x : inputs)
+      if (x.defined() && x.numel() > 0) inputs_.push_back(x.storage());
+  }
+  void casting(const Tensor& x, DType to) override {
+    if (x.dtype() != f32 || std::erase(inputs_, x.storage()) == 0) return;
+    const NoGrad no_grad;
+    const CasterScope no_cast(nullptr);
+    const CastWatcherScope no_watch(nullptr);
+    say_if_lost(x.detach(), to);
+  }
+
+ private:
+  /// Columns are those of a table, features of sequences, channels of images.
+  void say_if_lost(const Tensor& x, DType to) const {
+    constexpr int64_t most_rows = 4096;
+    constexpr double most_lost = 0.05;
+    if (x.rank() < 2 || x.size(0) < 2) return;
+    const int column = x.rank() == 3 ? 2 : 1;
+    const Tensor rows = views::slice(x, 0, 0, std::min(x.size(0), most_rows));
+    const Tensor some = flatten(cast(transpose(rows, 0, column), f64), 1);  // [columns, numbers]
+    const Tensor means = mean(some, {1}, true);
+    const std::vector<double> squares = mean(square(some - means), {1}).to_vector<double>(),
+                              errors = mean(square(cast(cast(some, to), f64) - some), {1})
+                                           .to_vector<double>();
+    std::size_t worst = 0;
+    double lost = 0;
+    for (std::size_t i = 0; i < squares.size(); ++i)
+      if (const double share = std::sqrt(errors[i] / squares[i]); share > lost)
+        worst = i, lost = share;
+    if (!(lost > most_lost)) return;
+    PlainText text;
+    text << "[Training] under " << strategy_ << " an input is rounded to " << to
+         << " as it is. In column " << worst << " (mean " << means.to_vector<double>()[worst]
+         << ", standard deviation " << std::sqrt(squares[worst]) << ") that changes numbers by "
+         << 100 * lost << " % of the deviation. Standardize inputs first, for example by "
+         << "nn::Standardizer as the first layer.\n";
+    std::cerr << text.str();
+  }
+
+  std::string strategy_;
+  std::vector<std::shared_ptr<Storage>> inputs_{};
+};
+}  // namespace
+
+std::shared_ptr<void> Training::watch_inputs(std::initializer_list<Tensor> inputs) {
+  if (!std::exchange(core_->watches_inputs, false)) return nullptr;
+  struct Watching {
+    InputWatch watch;
+    CastWatcherScope scope{&watch};
+    Watching(const std::string& strategy, std::initializer_list<Tensor> inputs)
+        : watch(strategy, inputs) {}
+  };
+  return std::make_shared<Watching>(core_->strategy.name, inputs);
 }
 
 Tensor Training::as_f32(const Tensor& result) {
@@ -191,10 +268,13 @@ Tensor Training::as_f32(const Tensor& result) {
 }
 
 void Training::begin_forward() {
+  core_->route->begin_forward();
   if (!grad_enabled()) return;  // no step follows: an evaluation
   core_->last_pass.random = default_generator().state();
   core_->hold_statistics();
 }
+
+void Training::end_forward() { core_->route->end_forward(); }
 
 /// An installed sink has priority: it belongs to a pass that is repeated for observation.
 StatisticsSink* Training::statistics_sink() const {
@@ -264,6 +344,7 @@ void Training::backward(const Tensor& loss) {
 
 void Training::no_backward() { core_->route->no_backward(); }
 void Training::gather_gradients() { core_->route->gather(); }
+double Training::sum_of_ranks(double own) const { return core_->route->sum(own); }
 
 Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0))
@@ -375,9 +456,10 @@ Stepped Training::step_clipped() {
   return amp::step(optimizer(), {.factor = factor, .skip = found_inf}, scaler().decision());
 }
 
-int64_t Training::skipped_steps() const {
-  const Tensor& others = core_->skipped_on_device;
-  return core_->skipped_steps + (others.defined() ? int64_t(others.item()) : 0);
+int64_t Training::skipped_steps() const { return core_->all_skipped_steps(); }
+
+int64_t TrainingCore::all_skipped_steps() const {
+  return skipped_steps + (skipped_on_device.defined() ? int64_t(skipped_on_device.item()) : 0);
 }
 
 const std::string& Training::first_overflow() const {

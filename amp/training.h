@@ -17,6 +17,7 @@
 #include <concepts>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string_view>
 
@@ -44,22 +45,29 @@ class Training {
   Training(Training&&) noexcept;
   ~Training();
 
-  /// Returns function(inputs...) under the strategy: f32 inputs are cast to the weights' dtype,
-  /// inside a region if the strategy has autocast. The result is f32 (f64 under fp64), so a loss
-  /// outside is also computed in f32.
+  /// Returns function(inputs...) under the strategy, in its region. Inputs stay as they are until
+  /// the first operation with short weights, so a layer before it that removes an offset sees all
+  /// their digits; under fp64 they become f64. The result is f32 (f64 under fp64), so a loss outside
+  /// is also computed in f32. If the first pass rounds an input itself, and a column of it by more
+  /// than a twentieth of its standard deviation, a message on standard error says so.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
     begin_forward();
     const StatisticsScope statistics(statistics_sink());
     const Autocast autocast(region());
-    return as_f32(function(cast_to_weights(inputs)...));
+    const std::shared_ptr<void> watch = watch_inputs({inputs...});
+    const Tensor result = as_f32(function(as_input(inputs)...));
+    end_forward();
+    return result;
   }
-  /// Casts as forward(): f32 to the weights' dtype, other dtypes unchanged.
-  Tensor cast_to_weights(const Tensor& x) const;
+  /// Returns an input as forward() passes it on: f64 under fp64, otherwise unchanged.
+  Tensor as_input(const Tensor& x) const;
 
   void zero_grad();
-  /// Adds the gradients of the (scaled) loss to the present ones; divide each loss by the number of
-  /// calls before step(). The first call throws UsageError if gradients reach a parameter that no
-  /// module's describe() names.
+  /// Adds the gradients of the (scaled) loss to the present ones. If a step has several batches,
+  /// weight each mean loss by its share of the step's terms: multiply it by terms of the batch /
+  /// terms of the step, where terms are what the mean divides by (labels that count, not samples).
+  /// The first call throws UsageError if gradients reach a parameter that no module's describe()
+  /// names.
   void backward(const Tensor& loss);
   /// Call it before step(): the update will clip the gradients to this norm (with p = norm_type).
   /// Returns their norm, unscaled, summed in f64: an f64 scalar on their device. It is infinite or
@@ -75,9 +83,10 @@ class Training {
   // --- steps of several batches, of one process or of several
   /// Makes each backward() add the gradients of one batch, on every rank of `group`, to an f32 sum
   /// that depends only on the order of the batches (distributed/reducer.h). Weight losses so that
-  /// their sum is the step's: samples of the batch / samples of the step. Collective; call it once,
-  /// before the first step: rank 0's state and seed are sent to all. Throws UsageError, on all
-  /// ranks, if they differ in model, strategy or environment. Each rank updates its parts of the
+  /// their sum is the step's: terms of the batch / terms of the step (sum_of_ranks()). Collective;
+  /// call it once, before the first step: rank 0's state and seed are sent to all. Throws
+  /// UsageError, on all ranks, if they differ in model, strategy or environment, and in forward()
+  /// if that writes a buffer whose updates the ranks cannot join. Each rank updates its parts of the
   /// parameters (Options::shard_optimizer): until this object ends, the optimizer has the
   /// parameters, gradients and state of the parts. Afterwards it has whole parameters and no state.
   void train_together(Communicator& group = world(), const distributed::Options& options = {});
@@ -86,6 +95,9 @@ class Training {
   void begin_batch(int64_t number);
   /// Called instead of backward() on a rank without a batch.
   void no_backward();
+  /// Returns the sum of the numbers that the ranks pass, in the order of the ranks: of the terms of
+  /// their batches, which the mean of a step divides by. Collective; alone, it returns `own`.
+  double sum_of_ranks(double own) const;
   /// Puts the sums of the step's batches into grad(), as clipping and step() do. Collective.
   void gather_gradients();
   /// Returns the ranks that train together; null without train_together().
@@ -130,6 +142,8 @@ class Training {
 
  private:
   void begin_forward();
+  void end_forward();
+  std::shared_ptr<void> watch_inputs(std::initializer_list<Tensor> inputs);
   static Tensor as_f32(const Tensor& result);
   StatisticsSink* statistics_sink() const;
   Stepped step_clipped();

@@ -52,7 +52,7 @@ struct TrainingCore {
   nn::BufferCopies statistics{};       // before the step
   LastPass last_pass{};
   // --- all steps
-  bool first_backward = true;
+  bool first_backward = true, watches_inputs = true;
   std::optional<int64_t> casts_before = casts_made();  // until the first step
   int64_t skipped_steps = 0;
   Tensor skipped_on_device{};  // more of them, not yet known to the host: f64 scalar
@@ -65,6 +65,7 @@ struct TrainingCore {
   optim::Optimizer& stepping() const { return masters ? *masters : optimizer; }
   /// Returns a gradient for each parameter; undefined if it has none.
   std::vector<Tensor> gradients() const;
+  int64_t all_skipped_steps() const;
   void zero_grad();
   /// Stores running statistics, for a step that will be skipped.
   void hold_statistics();

@@ -36,6 +36,7 @@ NamedTensors TrainingCore::state() const {
       from_vector(std::vector<int64_t>{int64_t(random.seed), int64_t(random.offset)}, {2}, i64);
   all["strategy"] = text_tensor(strategy.name);
   all["form"] = text_tensor(halftone::name(strategy.form));
+  all["skipped_steps"] = from_vector(std::vector<int64_t>{all_skipped_steps()}, {}, i64);
   return all;
 }
 
@@ -53,7 +54,7 @@ NamedTensors fitting(const TrainingCore& core, const NamedTensors& given, Conver
   Entries unknown(loading_training, "a Training", state);
   for (const std::string_view part : {"model.", "optimizer.", "scaler.", "session."})
     unknown.part(part);
-  for (const char* name : {"generator", "strategy", "form"}) unknown.find(name);
+  for (const char* name : {"generator", "strategy", "form", "skipped_steps"}) unknown.find(name);
   unknown.refuse_rest();
   return state;
 }
@@ -99,11 +100,14 @@ void TrainingCore::load(const NamedTensors& state) {
 void TrainingCore::load_except_model(const NamedTensors& given) {
   Entries entries(loading_training, "a Training", given);
   const std::vector<int64_t> key = entries.take("generator", {2}, i64).to_vector<int64_t>();
+  const int64_t skipped =  // older states do not have it
+      entries.has("skipped_steps") ? entries.count("skipped_steps", "number of skipped steps") : 0;
   const NamedTensors of_scaler = entries.part("scaler.");
   GradScaler trial = scaler;
   trial.load_state_dict(of_scaler);
   stepping().load_state_dict(entries.part("optimizer."));
   scaler.load_state_dict(of_scaler);  // in place: captured steps go on from it
+  skipped_steps = skipped, skipped_on_device = {};
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
   zero_grad();
   statistics = {};

@@ -25,14 +25,17 @@ struct Checkpoint {
   CallScope::Place place{};             // its call scope, so that a second run finds the same sites
   std::vector<Tensor> inputs{};
   std::vector<bool> wanted{};  // inputs that require gradients
+  ListOfHeldBuffers before{};  // the buffers that the first run wrote, as it found them
 
   Tensor forward(std::span<const Tensor> in);
   std::vector<Tensor> backward(const Tensor& dy) const;
 };
 
 /// Returns segment(inputs), and recomputes its activations in backward. Gradients reach the inputs
-/// and every parameter that the segment uses. The segment must be a function of its inputs and
-/// parameters: it runs twice. As torch.utils.checkpoint.
+/// and every parameter that the segment uses. The segment runs twice, and must compute the same
+/// twice: random numbers and the buffers of modules are those of the first run, and what the second
+/// run writes into buffers or measures for running statistics is dropped. As
+/// torch.utils.checkpoint, which updates buffers twice.
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs);
 
 }  // namespace halftone

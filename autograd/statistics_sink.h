@@ -27,6 +27,15 @@ class StatisticsSink {
   virtual void measured(const BatchStatistics& batch) = 0;
   /// Reports that a layer has seen a batch: `batches`, an i64 scalar on the host, must count it.
   virtual void counted(const Tensor& batches) = 0;
+  /// Returns whether statistics are dropped, so that no layer needs to know their weight.
+  virtual bool drops() const { return false; }
+};
+
+/// Drops statistics: for passes that repeat another pass.
+struct NoStatistics final : StatisticsSink {
+  void measured(const BatchStatistics&) override {}
+  void counted(const Tensor&) override {}
+  bool drops() const override { return true; }
 };
 
 using StatisticsSlot = Slot<StatisticsSink*>;

@@ -1,27 +1,36 @@
-// Copies of a model's buffers (running statistics) before a forward pass, which changes them before
-// it is known whether its step will be skipped.
+// Copies of a model's buffers (running statistics, and what user modules write) before a forward
+// pass that may not count: its step may be skipped, or the pass repeats another.
 #pragma once
 
-#include <utility>
+#include <string>
 #include <vector>
 
 #include <halftone/nn/module.h>
 
 namespace halftone::nn {
 
-class BufferCopies {
+class BufferCopies final : public HeldBuffers {
  public:
   BufferCopies() = default;
   /// Copies the buffers, charged as workspace.
   explicit BufferCopies(const Module& model);
   bool empty() const { return held_.empty(); }
-  /// Restores the buffers.
-  void restore() const;
+  void restore() const override;
+  bool keep_changed() override;
+  std::shared_ptr<HeldBuffers> now() const override;
+  /// Returns the name of a buffer that has been written since; "" if none has.
+  std::string first_changed() const;
   /// Restores the buffers if `flag`, an f32 scalar on any device, is not 0; the host does not wait.
   void restore_where(const Tensor& flag) const;
 
  private:
-  std::vector<std::pair<Tensor, Tensor>> held_{};  // a buffer, its copy
+  struct Held {
+    std::string name;
+    Tensor buffer, copy;
+    uint64_t version;  // of the buffer's storage
+    bool changed() const;
+  };
+  std::vector<Held> held_{};
 };
 
 }  // namespace halftone::nn

@@ -57,8 +57,12 @@ struct Module {
   /// = call_scope();` is the first line of the call function of a module that is not a Layer.
   /// `label` names a part that is not a module; it must outlive the scope.
   [[nodiscard]] CallScope call_scope(std::string_view label = {}) const {
-    return CallScope(this, label);
+    return CallScope(this, label, &Module::held_buffers);
   }
+
+ private:
+  /// Returns copies of the buffers of a module, for passes that are repeated (buffer_copies.cpp).
+  static std::shared_ptr<HeldBuffers> held_buffers(const void* module);
 };
 
 /// A module that maps one tensor to one tensor: the elements of a Sequential.

@@ -89,7 +89,7 @@ halftone::BatchNormOptions BatchNorm::count_batch() const {
   const bool tracking = running_mean.defined();
   double weight_of_batch = momentum.value_or(0);
   if (StatisticsSink* sink = active_statistics_sink(); sink && training && tracking) {
-    if (!momentum)
+    if (!momentum && !sink->drops())
       fail<UsageError>(
           "batch_norm",
           "without momentum a batch's weight is the number of batches before it, which "

@@ -20,7 +20,7 @@ namespace halftone::train {
 /// A batch after its forward pass.
 struct Outcome {
   Tensor loss, outputs, targets;  // without gradient history
-  Tensor count;                   // number of terms in the loss's mean: f64 scalar
+  Tensor count;                   // divisor of the loss's mean: f64 scalar
   std::vector<Tensor> more{};     // the batch's `more`
 };
 
@@ -99,8 +99,10 @@ struct Task {
   /// Its floating tensors have the dtype of the strategy's inputs.
   std::function<Tensor(const data::Batch& batch)> forward_batch{};
   std::function<Tensor(const Tensor& outputs, const data::Batch& batch)> loss_of_batch{};
-  /// Returns the number of terms in the mean, an f64 scalar on the targets' device. An epoch's mean
-  /// weights batches by it. Empty: the number of the batch's samples.
+  /// Returns the divisor of the loss's mean, an f64 scalar on the targets' device: the number of
+  /// its terms, or the sum of their weights. The Trainer weights batches by it when it joins the
+  /// batches of a step, of an epoch or of a validation, also those of several processes, so that
+  /// the result is the mean over all terms. Empty: the number of the batch's samples.
   std::function<Tensor(const Tensor& targets)> count{};
   /// Metrics of training epochs and of validations, each with a unique name other than "loss".
   std::vector<TaskMetric> metrics{};
@@ -108,8 +110,9 @@ struct Task {
 
 /// Compares logits [n, classes] with class numbers [n], or with probabilities [n, classes], of
 /// which the largest is the class. The loss is cross-entropy, and "top1" is top-1 accuracy; `top_k`
-/// adds more. Means are over the labels that are not ignored. Batches are weighted by the number of
-/// these labels, also with class weights.
+/// adds more. Means are over the labels that are not ignored, weighted by the class weights if there
+/// are any; several batches are joined by the same weights. Throws UsageError if the loss is not a
+/// mean.
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropyOptions loss{};

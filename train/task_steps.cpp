@@ -12,7 +12,7 @@ Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& 
   if (!task.forward_batch) return training.forward(task.forward, batch.inputs);
   const auto forward = [&](const Tensor& inputs) {
     data::Batch shown{inputs, batch.targets};
-    for (const Tensor& x : batch.more) shown.more.push_back(training.cast_to_weights(x));
+    for (const Tensor& x : batch.more) shown.more.push_back(training.as_input(x));
     return task.forward_batch(shown);
   };
   return training.forward(forward, batch.inputs);
@@ -25,7 +25,7 @@ Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch
 }
 
 Tensor count_of(const Task& task, const data::Batch& batch) {
-  if (task.count) return task.count(batch.targets);
+  if (task.count && batch.targets.defined()) return task.count(batch.targets);
   return scalar(double(batch.inputs.size(0)), f64, batch.inputs.device());
 }
 

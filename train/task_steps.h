@@ -11,7 +11,7 @@ Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& 
 /// Returns the mean loss of outputs.
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch);
 
-/// Returns the number of terms in the loss's mean: an f64 scalar.
+/// Returns the divisor of the loss's mean: an f64 scalar.
 Tensor count_of(const Task& task, const data::Batch& batch);
 
 }  // namespace halftone::train

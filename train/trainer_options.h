@@ -41,7 +41,7 @@ struct TrainerOptions {
   int64_t min_epochs = 0, min_steps = 0;
 
   // --- a step
-  /// Batches per step: the gradient is the mean over all their samples. Several processes share the
+  /// Batches per step: the gradient is the mean over the terms of all. Several processes share the
   /// batches, and the final weights do not depend on the number of processes. 0: one batch per
   /// process; a resumed training keeps its checkpoint's number.
   int64_t accumulate_batches = 0;

@@ -21,6 +21,8 @@ namespace halftone::train {
 namespace {
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* max_time_is_over = "max_time is over";
+
 bool divides(int64_t every, int64_t count) { return every > 0 && count % every == 0; }
 
 Task checked(Task task) {
@@ -95,11 +97,11 @@ FitResult TrainingLoop::fit_here(data::DataLoader train,
   FitResult result;
   {
     const StopSignals signals;
-    started_at_ = Clock::now(), reason_.reset(), wish_.clear();
+    started_at_ = Clock::now(), reason_.reset();
     const Running running{*this};
     const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
     for (const auto& callback : options_.callbacks) callback->on_fit_start(trainer_);
-    if (validation_interrupted_) run_validation();
+    finish_step();
     check_limits();
     while (!reason_) run_epoch();
     result = finish();
@@ -113,8 +115,7 @@ FitResult TrainingLoop::fit_here(data::DataLoader train,
 }
 
 void TrainingLoop::run_epoch() {
-  // The epoch is already over if a resumed run has a lower limit, or if a callback threw at its
-  // end.
+  // The epoch is already over if a resumed run has a lower limit.
   if (position_.batches >= batches_) return follow_up(false);
   if (records_.progress)
     records_.progress->begin_epoch(position_.epoch + 1, position_.batches / group_);
@@ -126,54 +127,130 @@ void TrainingLoop::run_epoch() {
 
 // --- a step
 
+/// A batch that all on_batch_start() have seen.
+struct TrainingLoop::Fetched {
+  data::Batch batch;
+  Tensor terms;      // of its loss's mean
+  RandomKey random;  // of its forward pass
+};
+
 /// A batch after its forward pass.
 struct TrainingLoop::Pass {
-  data::Batch batch;
+  Fetched of;
   Tensor outputs, loss;
   bool accepted;  // by all callbacks of this rank
 };
 
+/// What a step changes before it is known whether it counts: restored at the end, unless it was
+/// released; the random numbers only after an exception.
+class TrainingLoop::HeldStep {
+ public:
+  explicit HeldStep(TrainingLoop& loop)
+      : loop_(loop),
+        buffers_(loop.task_.model),
+        epoch_loss_(loop.epoch_loss_),
+        metrics_(loop.task_.metrics),
+        random_(default_generator().state()) {}
+  ~HeldStep() {
+    if (released_) {
+      buffers_.release();
+      return;
+    }
+    loop_.epoch_loss_ = std::move(epoch_loss_), loop_.task_.metrics = std::move(metrics_);
+    if (std::uncaught_exceptions() > exceptions_) default_generator().set_state(random_);
+  }
+  HeldStep(const HeldStep&) = delete;
+  HeldStep& operator=(const HeldStep&) = delete;
+  void release() { released_ = true; }
+
+ private:
+  TrainingLoop& loop_;
+  HeldBuffers buffers_;
+  RunningMean epoch_loss_;
+  std::vector<TaskMetric> metrics_;
+  RandomKey random_;
+  int exceptions_ = std::uncaught_exceptions();
+  bool released_ = false;
+};
+
 /// Runs one step, from its batches to its update. Returns false if a callback dropped it. Ranks
-/// compute one batch each, then the next; in the last round some ranks have none.
+/// compute one batch each, then the next; in the last round some ranks have none. The step's loss
+/// is the mean over the terms of all its batches, so all are fetched and counted before the first
+/// is computed.
 bool TrainingLoop::run_group(data::DataLoader::Iterator& next) {
   const int64_t first = position_.batches, size = loader_->options().batch_size;
   const int64_t behind = first + std::min(group_, batches_ - first);
   const auto samples = double(std::min(behind * size, loader_->dataset().size()) - first * size);
-  std::optional<HeldBuffers> buffers;
+  std::optional<HeldStep> held;
   if (std::ranges::any_of(options_.callbacks, [](const auto& c) { return c->drops_steps(); }))
-    buffers.emplace(task_.model);
+    held.emplace(*this);
   training_.zero_grad();
   step_loss_.reset();
   bool accepted = true;
   const auto key_of = [&](int64_t batch) { return position_.epoch * batches_ + batch; };
-  for (int64_t round = first; round < behind; round += ranks()) {
-    const int64_t batch = round + rank();
-    std::optional<Pass> pass;
+  std::deque<Fetched> fetched;
+  for (int64_t batch = first + rank(); batch < behind; batch += ranks()) {
+    if (!fetched.empty()) ++next;
     if (training_.trains_together()) training_.begin_batch(key_of(batch));
-    if (accepted && batch < behind) pass.emplace(forward(*next));
-    if (buffers) accepted = all_accept(accepted && (!pass || pass->accepted));
-    if (accepted && pass) backward(std::move(*pass), samples);
-    else if (accepted) training_.no_backward();
-    // Does not fetch batches after a limit.
-    const int64_t own_next = batch + ranks() < behind ? batch + ranks() : behind + rank();
-    if (batch < behind && own_next < batches_) ++next;
+    fetched.push_back(fetch(*next));
   }
+  const bool took_part = !fetched.empty();
+  const Tensor terms = terms_of_step(fetched, behind - first, samples);
+  for (int64_t round = first; round < behind; round += ranks()) {
+    std::optional<Pass> pass;
+    if (training_.trains_together()) training_.begin_batch(key_of(round + rank()));
+    if (accepted && !fetched.empty()) {
+      pass.emplace(forward(std::move(fetched.front())));
+      fetched.pop_front();
+    }
+    if (held) accepted = all_accept(accepted && (!pass || pass->accepted));
+    if (accepted && pass) backward(std::move(*pass), terms);
+    else if (accepted) training_.no_backward();
+  }
+  if (took_part && behind + rank() < batches_) ++next;  // fetches no batch after a limit
   if (training_.trains_together()) training_.begin_batch(key_of(behind));
   if (accepted) update();
   else training_.zero_grad();
-  if (accepted && buffers) buffers->release();
+  if (accepted && held) held->release();
+  held.reset();
   position_.batches = behind;
   samples_ += samples;
   show_progress(samples);
   return accepted;
 }
 
-TrainingLoop::Pass TrainingLoop::forward(data::Batch batch) {
+TrainingLoop::Fetched TrainingLoop::fetch(data::Batch batch) {
   const int64_t size = batch.inputs.size(0);
   for (const auto& callback : options_.callbacks) callback->on_batch_start(trainer_, batch);
   if (batch.inputs.size(0) != size)
     fail<UsageError>("Trainer", "a callback made a batch of ", size, " samples one of ",
                      batch.inputs.size(0), ". Keep their number.");
+  const Tensor terms = count_of(task_, batch);
+  return {std::move(batch), terms, default_generator().state()};
+}
+
+/// Returns the terms of all batches of the step: an f64 scalar on the device of its batches;
+/// undefined if this rank has none, or if the step has only one batch.
+Tensor TrainingLoop::terms_of_step(const std::deque<Fetched>& own, int64_t batches,
+                                   double samples) const {
+  if (batches == 1) return {};
+  const Device device = own.empty() ? Device::cpu() : own.front().terms.device();
+  if (!task_.count) return own.empty() ? Tensor{} : scalar(samples, f64, device);
+  const NoGrad no_grad;
+  if (ranks() > 1) {
+    std::vector<double> terms;
+    for (const Fetched& one : own) terms.push_back(one.terms.item());
+    const double sum = sum_of_all(terms, batches);
+    return own.empty() ? Tensor{} : scalar(sum, f64, device);
+  }
+  Tensor sum = own.front().terms;
+  for (std::size_t i = 1; i < own.size(); ++i) sum = sum + own[i].terms;
+  return sum;
+}
+
+TrainingLoop::Pass TrainingLoop::forward(Fetched fetched) {
+  const data::Batch& batch = fetched.batch;
+  default_generator().set_state(fetched.random);
   const Tensor outputs = outputs_of(task_, training_, batch);
   const Tensor loss = loss_of(task_, outputs, batch);
   for (const auto& callback : options_.callbacks)
@@ -181,27 +258,40 @@ TrainingLoop::Pass TrainingLoop::forward(data::Batch batch) {
       if (!callback->drops_steps())
         fail<UsageError>("Trainer", "a callback dropped a step, but its drops_steps() is false. ",
                          "Let it say true, so that buffers are kept.");
-      return {batch, outputs, loss, false};
+      return {std::move(fetched), outputs, loss, false};
     }
-  return {batch, outputs, loss, true};
+  return {std::move(fetched), outputs, loss, true};
 }
 
+namespace {
+/// Returns the loss times the batch's share of the step's terms, so that a step's losses add up to
+/// their mean. A step without any term has the shares 0.
+Tensor shared(const Tensor& loss, const Tensor& terms, const Tensor& of_step) {
+  if (!of_step.defined()) return loss;
+  Tensor share;
+  {
+    const NoGrad no_grad;
+    const Tensor none = zeros({}, f64, of_step.device());
+    share = where(equal(of_step, none), none, terms / of_step);
+  }
+  return loss * cast(share, loss.dtype());
+}
+}  // namespace
+
 /// Adds a batch's gradients to those of its step.
-void TrainingLoop::backward(Pass pass, double samples_of_step) {
-  const auto& [batch, outputs, loss, accepted] = pass;
-  const auto samples = double(batch.inputs.size(0));
-  const double share = samples / samples_of_step;
-  training_.backward(share == 1 ? loss : loss * share);
+void TrainingLoop::backward(Pass pass, const Tensor& terms_of_step) {
+  const auto& [fetched, outputs, loss, accepted] = pass;
+  const auto& [batch, terms, random] = fetched;
+  training_.backward(shared(loss, terms, terms_of_step));
   if (options_.explain_overflows)
-    last_loss_ = [this, batch = pass.batch, share] {
-      const Tensor again = loss_of(task_, outputs_of(task_, training_, batch), batch);
-      return share == 1 ? again : again * share;
+    last_loss_ = [this, batch = batch, terms = terms, terms_of_step] {
+      return shared(loss_of(task_, outputs_of(task_, training_, batch), batch), terms,
+                    terms_of_step);
     };
 
-  step_loss_.update(loss, samples);
-  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(task_, batch),
-                        batch.more};
-  epoch_loss_.update(loss, outcome.count);
+  step_loss_.update(loss, terms);
+  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, terms, batch.more};
+  epoch_loss_.update(loss, terms);
   if (options_.train_metrics)
     for (TaskMetric& metric : task_.metrics) metric.update(outcome);
 }
@@ -244,20 +334,62 @@ void TrainingLoop::show_progress(double samples) {
 // --- after a step, taken or dropped
 
 void TrainingLoop::follow_up(bool stepped) {
-  const bool epoch_over = position_.batches >= batches_;
-  if (stepped && divides(options_.log_every_steps, position_.step)) log_step();
-  if (epoch_over) end_epoch();
-  if ((epoch_over && divides(options_.validate_every_epochs, position_.epoch)) ||
-      (stepped && divides(options_.validate_every_steps, position_.step)))
-    run_validation();
-  if (stepped)
-    for (const auto& callback : options_.callbacks) callback->on_step_end(trainer_);
-  if (epoch_over)
-    for (const auto& callback : options_.callbacks) callback->on_epoch_end(trainer_);
+  left_ = {.stage = Stage::log, .stepped = stepped, .epoch_over = position_.batches >= batches_};
+  finish_step();
+}
 
-  record_and_save((epoch_over && divides(options_.checkpoints.every_epochs, position_.epoch)) ||
-                  (stepped && divides(options_.checkpoints.every_steps, position_.step)));
-  check_limits();
+bool TrainingLoop::saves_by_plan() const {
+  const CheckpointOptions& o = options_.checkpoints;
+  return (left_.epoch_over && divides(o.every_epochs, position_.epoch)) ||
+         (left_.stepped && divides(o.every_steps, position_.step));
+}
+
+/// Calls a hook of every callback. After an exception the next call goes on with the callback that
+/// threw.
+void TrainingLoop::call_each(void (Callback::*hook)(Trainer&)) {
+  for (; left_.callback < options_.callbacks.size(); ++left_.callback)
+    ((*options_.callbacks[left_.callback]).*hook)(trainer_);
+  left_.callback = 0;
+}
+
+/// Does what is left to do after a step. A signal leaves the rest, from the validation on, to the
+/// training that resumes; an exception leaves the rest to the next fit().
+void TrainingLoop::finish_step() {
+  switch (left_.stage) {
+    case Stage::log:
+      if (left_.stepped && divides(options_.log_every_steps, position_.step)) log_step();
+      left_.stage = Stage::validation;
+      if (left_.epoch_over) end_epoch();
+      [[fallthrough]];
+    case Stage::validation:
+      if ((left_.epoch_over && divides(options_.validate_every_epochs, position_.epoch)) ||
+          (left_.stepped && divides(options_.validate_every_steps, position_.step)) ||
+          left_.interrupted) {
+        left_.interrupted = !run_validation();
+        if (left_.interrupted) return check_limits();
+      }
+      left_.stage = Stage::validation_end;
+      [[fallthrough]];
+    case Stage::validation_end:
+      if (left_.validated) call_each(&Callback::on_validation_end);
+      left_.stage = Stage::step_end;
+      [[fallthrough]];
+    case Stage::step_end:
+      if (left_.stepped) call_each(&Callback::on_step_end);
+      left_.stage = Stage::epoch_end;
+      [[fallthrough]];
+    case Stage::epoch_end:
+      if (left_.epoch_over) call_each(&Callback::on_epoch_end);
+      left_.stage = Stage::save;
+      [[fallthrough]];
+    case Stage::save:
+      check_limits();
+      if (reason_) return;  // finish() saves
+      record_and_save(saves_by_plan(), false);
+      left_ = {};
+      [[fallthrough]];
+    case Stage::none: break;
+  }
 }
 
 void TrainingLoop::log_step() {
@@ -283,12 +415,16 @@ void TrainingLoop::end_epoch() {
 }
 
 /// A log that cannot be written does not prevent a checkpoint. Records before a checkpoint are
-/// written before it, so that a kill leaves no gap.
-void TrainingLoop::record_and_save(bool saves) {
-  saves = saves && rank_0_says(directory_ && !directory_->holds(position_));
+/// written before it, so that a kill leaves no gap. `interruption`: the checkpoint is not part of
+/// the plan, and the next one replaces it.
+void TrainingLoop::record_and_save(bool saves, bool interruption) {
+  CheckpointState at = position_;
+  if (left_.interrupted) at.numbers[unfinished_step] = 1;
+  if (interruption) at.numbers[unplanned_checkpoint] = 1;
+  saves = saves && rank_0_says(directory_ && !directory_->holds(at));
   std::exception_ptr failure;
   try {
-    records_.write(position_.step);
+    if (!left_.interrupted) records_.write(position_.step);  // else the row is not complete
     if (saves) records_.flush();
   } catch (...) { failure = std::current_exception(); }
   if (saves) {
@@ -296,9 +432,9 @@ void TrainingLoop::record_and_save(bool saves) {
     const bool known = records_.last("val/loss") || !options_.monitor.starts_with("val/");
     if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
       static_cast<void>(metric(options_.monitor));
-    if (directory_)
-      directory_->save(position_, [this](const std::filesystem::path& path) { save(path); });
-    else save({});  // this rank's share of what rank 0 saves
+    const auto write = [&](const std::filesystem::path& path) { save(path, at); };
+    if (directory_) directory_->save(at, write);
+    else write({});  // this rank's share of what rank 0 saves
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -308,26 +444,42 @@ bool TrainingLoop::may_stop() const {
 }
 
 void TrainingLoop::stop(std::string reason) {
-  if (may_stop()) reason_ = std::move(reason);
-  else if (wish_.empty()) wish_ = std::move(reason);
+  if (wish_.empty()) wish_ = std::move(reason);
+  if (may_stop()) reason_ = wish_;
 }
 
 void TrainingLoop::check_limits() {
-  if (!wish_.empty() && !reason_ && may_stop()) reason_ = std::exchange(wish_, {});
+  if (!wish_.empty() && !reason_ && may_stop()) reason_ = wish_;
   if (reason_) return agree_on_reason();
   const int64_t steps = options_.max_steps, epochs = options_.max_epochs;
   const double most_seconds = options_.max_time.count();
-  if (const int signal = StopSignals::received(); signal != 0)
-    reason_ = StopSignals::meaning(signal);
-  else if (steps > 0 && position_.step >= steps) reason_ = "max_steps is reached";
+  if (steps > 0 && position_.step >= steps) reason_ = "max_steps is reached";
   else if (epochs > 0 && position_.epoch >= epochs) reason_ = "max_epochs is reached";
-  else if (most_seconds > 0 && seconds() >= most_seconds) reason_ = "max_time is over";
+  else if (const int signal = StopSignals::received(); signal != 0)
+    reason_ = StopSignals::meaning(signal);
+  else if (most_seconds > 0 && seconds() >= most_seconds) reason_ = max_time_is_over;
   agree_on_reason();
 }
 
 FitResult TrainingLoop::finish() {
-  for (const auto& callback : options_.callbacks) callback->on_fit_end(trainer_);
-  record_and_save(true);
+  std::exception_ptr failure;
+  try {
+    for (const auto& callback : options_.callbacks) callback->on_fit_end(trainer_);
+  } catch (...) { failure = std::current_exception(); }
+  const int before = signal_of_all();
+  const bool interruption = left_.interrupted || *reason_ == max_time_is_over ||
+                            (before != 0 && *reason_ == StopSignals::meaning(before));
+  const bool by_plan = left_.stage == Stage::save && saves_by_plan();
+  // A request to stop has its effect when the training ends in peace; until then it is saved.
+  std::string wish = failure || before != 0 ? "" : std::exchange(wish_, {});
+  try {
+    record_and_save(true, interruption && !by_plan);
+  } catch (...) {
+    if (!wish.empty()) wish_ = std::move(wish);
+    throw;
+  }
+  if (!left_.interrupted) left_ = {};
+  if (failure) std::rethrow_exception(failure);
   records_.flush();
   const int signal = signal_of_all();  // a rank that has the result knows that rank 0 has saved
   if (signal != 0)

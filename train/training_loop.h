@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -61,20 +62,28 @@ class TrainingLoop {
   FitResult fit_here(data::DataLoader train, std::optional<data::DataLoader> validation);
   void run_epoch();
   bool run_group(data::DataLoader::Iterator& next);
+  struct Fetched;
   struct Pass;
-  Pass forward(data::Batch batch);
-  void backward(Pass pass, double samples_of_step);
+  class HeldStep;
+  Fetched fetch(data::Batch batch);
+  Tensor terms_of_step(const std::deque<Fetched>& own, int64_t batches, double samples) const;
+  Pass forward(Fetched fetched);
+  void backward(Pass pass, const Tensor& terms_of_step);
   void update();
   void explain_overflow();
   void show_progress(double samples);
   void follow_up(bool stepped);
+  void finish_step();
+  void call_each(void (Callback::*hook)(Trainer&));
+  bool saves_by_plan() const;
   void log_step();
   void end_epoch();
-  void record_and_save(bool saves);
+  void record_and_save(bool saves, bool interruption);
+  void save(const std::filesystem::path& path, CheckpointState state) const;
   bool may_stop() const;
   void check_limits();
   FitResult finish();
-  void run_validation();
+  bool run_validation();
   std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
                                                         bool interruptible);
   double seconds() const;
@@ -91,6 +100,7 @@ class TrainingLoop {
   void agree_on_reason();
   int signal_of_all() const;
   MetricSums of_all(const MetricSums& own) const;
+  double sum_of_all(const std::vector<double>& own, int64_t count) const;
   double value_of_all(RunningMean mean) const;
   double value_of_all(TaskMetric metric) const;
   void log_waiting();
@@ -114,8 +124,17 @@ class TrainingLoop {
   CheckpointState position_{};
   bool begun_ = false;                   // files are open, and an earlier state has been resumed
   std::optional<std::string> reason_{};  // set: ends this fit()
-  std::string wish_{};                   // request to stop, which waits for min_steps or min_epochs
-  bool validation_interrupted_ = false;  // by a signal: must be repeated
+  std::string wish_{};                   // request to stop; it waits for min_steps and min_epochs
+  /// What is left to do after the last step, in the order of the stages.
+  enum class Stage { none, log, validation, validation_end, step_end, epoch_end, save };
+  struct Left {
+    Stage stage = Stage::none;
+    bool stepped = false, epoch_over = false;  // what the step was
+    bool interrupted = false;                  // a signal ended its validation: it is repeated
+    bool validated = false;
+    std::size_t callback = 0;  // the next one to call in this stage
+  };
+  Left left_{};
   double samples_ = 0, seconds_before_ = 0;
   double waited_before_ = 0;  // this rank's waiting time at the last record
   std::optional<std::chrono::steady_clock::time_point> started_at_{};

@@ -173,6 +173,19 @@ MetricSums TrainingLoop::of_all(const MetricSums& own) const {
   return all;
 }
 
+/// Returns the sum of `count` numbers in their order: rank r has the numbers r, r + ranks, ...
+double TrainingLoop::sum_of_all(const std::vector<double>& own, int64_t count) const {
+  std::vector<double> padded = own;
+  padded.resize(std::size_t(1 + (count - 1) / ranks()));
+  const std::vector<Tensor> all =
+      distributed::all_gather(world_, "terms of a step", TrafficUse::control,
+                              from_vector(padded, {int64_t(padded.size())}, f64));
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i)
+    sum += all[std::size_t(i % ranks())].data<double>()[i / ranks()];
+  return sum;
+}
+
 double TrainingLoop::value_of_all(RunningMean mean) const {
   if (ranks() > 1) mean.restore(of_all(mean.sums()));
   return mean.value();

@@ -162,12 +162,19 @@ template <class Sums, class F> void each_sum(Sums& sums, const F& f) {
 }
 }  // namespace
 
-void TrainingLoop::save(const std::filesystem::path& path) const {
-  CheckpointState state = position_;
-  records_.save(state);
+void TrainingLoop::save(const std::filesystem::path& path) const { save(path, position_); }
+
+/// `state`: the position, and what kind of checkpoint it is.
+void TrainingLoop::save(const std::filesystem::path& path, CheckpointState state) const {
+  records_.save(state, left_.interrupted);
   if (loader_) state.numbers.merge(loader_numbers(*loader_));
   state.numbers["state.seconds"] = seconds();
-  state.numbers["state.validation_interrupted"] = double(validation_interrupted_);
+  if (left_.interrupted) {
+    state.numbers["state.validation_interrupted"] = 1;
+    state.numbers["state.left.stepped"] = double(left_.stepped);
+    state.numbers["state.left.epoch_over"] = double(left_.epoch_over);
+  }
+  if (!wish_.empty()) state.texts["wish"] = wish_;
   const auto add = [&](const std::string& name, const MetricSums& sums) {
     each_sum(sums, [&](const std::string& part, const ExactSum& sum) {
       state.numbers["state." + part + '.' + name] = sum;
@@ -204,7 +211,13 @@ void TrainingLoop::resume(const FoundCheckpoint& found) {
   position_ = {.step = state.step, .epoch = state.epoch, .batches = state.batches};
   records_.restore(state);
   seconds_before_ = number_in(numbers, "state.seconds");
-  validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;
+  left_ = {};
+  if (number_in(numbers, "state.validation_interrupted") != 0)
+    left_ = {.stage = Stage::validation,
+             .stepped = number_in(numbers, "state.left.stepped") != 0,
+             .epoch_over = number_in(numbers, "state.left.epoch_over") != 0,
+             .interrupted = true};
+  if (const auto wish = state.texts.find("wish"); wish != state.texts.end()) wish_ = wish->second;
   const auto sums = [&](const std::string& name) {
     MetricSums sums;
     if (rank() != 0) return sums;  // rank 0 continues with the sums of all ranks

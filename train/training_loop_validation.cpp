@@ -14,12 +14,11 @@ bool TrainingLoop::validates() const {
   return validation_ && (options_.validate_every_epochs > 0 || options_.validate_every_steps > 0);
 }
 
-/// A signal interrupts the validation; the resumed run repeats it.
-void TrainingLoop::run_validation() {
-  if (!validation_) return;
+/// Returns false if a signal interrupted the validation.
+bool TrainingLoop::run_validation() {
+  if (!validation_) return true;
   const auto values = evaluate(*validation_, validation_batches_, true);
-  validation_interrupted_ = !values;
-  if (!values) return;
+  if (!values) return false;
   std::string line = "  validation";
   for (const auto& [name, value] : *values) {
     log(name, value);
@@ -29,7 +28,7 @@ void TrainingLoop::run_validation() {
     line += "  " + own + ' ' + shown_text(value, shown);
   }
   note(line);
-  for (const auto& callback : options_.callbacks) callback->on_validation_end(trainer_);
+  return left_.validated = true;
 }
 
 MetricValues TrainingLoop::validate(data::DataLoader loader) {

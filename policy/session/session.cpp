@@ -47,10 +47,10 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
       put_on_grid(*matcher_.book().parameters, "start." + name, x);
 }
 
-std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model) {
+std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model, int64_t steps) {
   auto session =
       std::make_shared<PolicySession>("observer", model, std::make_shared<Rulebook>(), Settings{});
-  session->lists_sites_ = false;
+  session->lists_sites_ = false, session->at_->step = steps;
   return session;
 }
 

@@ -44,9 +44,9 @@ class PolicySession final : public amp::Session {
   /// that no model could satisfy.
   PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
                 Settings settings);
-  /// Returns a session without rules, for observers only. Between observed passes it costs nothing,
-  /// and it adds nothing to checkpoints.
-  static std::shared_ptr<PolicySession> for_observers(nn::Module& model);
+  /// Returns a session without rules, for observers only, of a training that has taken `steps`
+  /// steps. Between observed passes it costs nothing, and it adds nothing to checkpoints.
+  static std::shared_ptr<PolicySession> for_observers(nn::Module& model, int64_t steps = 0);
 
   /// Sets the observer (null: none), starting with the next pass. Returns the previous
   /// one.

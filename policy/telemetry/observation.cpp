@@ -4,9 +4,9 @@
 namespace halftone::policy {
 
 Observation::Observation(std::string_view where, amp::Training& training,
-                         std::shared_ptr<Observer> observer, bool replaces) {
+                         std::shared_ptr<Observer> observer, bool replaces, int64_t steps) {
   if (!training.region().session)
-    training.set_session(PolicySession::for_observers(training.model()));
+    training.set_session(PolicySession::for_observers(training.model(), steps));
   const std::shared_ptr<amp::Session>& made = training.region().session;
   const std::shared_ptr<PolicySession> session(made, made->of_policy());
   if (!session)

@@ -82,13 +82,6 @@ class HeldGradients {
   std::vector<std::pair<std::shared_ptr<AutogradMeta>, Tensor>> held_{};
 };
 
-/// Hides a pass that is not part of the training from batch norm's running statistics, now and when
-/// several processes combine them.
-struct NoStatistics final : StatisticsSink {
-  void measured(const BatchStatistics&) override {}
-  void counted(const Tensor&) override {}
-};
-
 /// Restores buffers, random numbers and gradients at its end.
 class Untouched {
  public:

@@ -98,6 +98,10 @@ class Probe::Recorder final : public Observer {
     return rows_;
   }
   const std::vector<UpdateRow>& updates() const { return updates_; }
+  WeightHistory& history() {
+    compare_weights();
+    return weights_;
+  }
   void clear() {
     waiting_.clear(), present_.clear(), rows_.clear(), updates_.clear();
     compared_ = 0;
@@ -188,13 +192,15 @@ class Probe::Recorder final : public Observer {
   std::vector<UpdateRow> updates_;
 };
 
-Probe::Probe(amp::Training& training, ProbeOptions options)
+Probe::Probe(amp::Training& training, ProbeOptions options, int64_t steps)
     : recorder_(std::make_shared<Recorder>(training, std::move(options))),
-      observation_("probe", training, recorder_) {}
+      observation_("probe", training, recorder_, false, steps) {}
 Probe::~Probe() = default;
 const std::vector<ProbeRow>& Probe::rows() const { return recorder_->rows(); }
 const std::vector<UpdateRow>& Probe::updates() const { return recorder_->updates(); }
 void Probe::clear() { recorder_->clear(); }
+NamedTensors Probe::history() const { return recorder_->history().state(); }
+void Probe::load_history(const NamedTensors& history) { recorder_->history().load(history); }
 
 void Probe::save(const std::filesystem::path& path) const {
   files::replace("probe.save", path, json_lines(rows(), updates()));

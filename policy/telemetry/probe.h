@@ -50,9 +50,9 @@ struct ProbeRow {
 class Probe {
  public:
   /// Watches a training until it is destroyed; create it in the thread that trains. Watching
-  /// changes no bit of any result. Throws UsageError for options out of range, and if another
-  /// observer watches.
-  explicit Probe(amp::Training& training, ProbeOptions options = {});
+  /// changes no bit of any result. `steps`: the number that the training has taken before. Throws
+  /// UsageError for options out of range, and if another observer watches.
+  explicit Probe(amp::Training& training, ProbeOptions options = {}, int64_t steps = 0);
   ~Probe();
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
@@ -60,6 +60,10 @@ class Probe {
   /// Return rows in the order of computation, step by step. They read the device.
   const std::vector<ProbeRow>& rows() const;
   const std::vector<UpdateRow>& updates() const;
+  /// Returns the last two samples of each rounded weight, and takes them back: a probe that goes on
+  /// with them counts the flips of the probe before it.
+  NamedTensors history() const;
+  void load_history(const NamedTensors& history);
   /// Drops the rows, whose memory grows with the sampled steps.
   void clear();
   /// Writes a JSON object per line: rows, then updates. Throws FormatError if it cannot write.

@@ -2,8 +2,11 @@
 #include <halftone/policy/telemetry/weight_flips.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
+
+#include <halftone/core/factory.h>
 
 namespace halftone::policy {
 
@@ -59,6 +62,30 @@ WeightFlips WeightHistory::add(const std::string& site, std::size_t input,
     flips = flips_of(samples.older, samples.last, values, half_spacing(quantizer));
   samples.older = std::move(samples.last), samples.last = std::move(values);
   return flips;
+}
+
+NamedTensors WeightHistory::state() const {
+  NamedTensors state;
+  for (const auto& [key, samples] : samples_) {
+    const std::string name = '.' + std::to_string(key.second) + '.' + key.first;
+    for (const auto& [kind, values] : {std::pair("older", &samples.older), {"last", &samples.last}})
+      if (!values->empty())
+        state[kind + name] = from_vector(*values, {int64_t(values->size())}, f32);
+  }
+  return state;
+}
+
+void WeightHistory::load(const NamedTensors& state) {
+  samples_.clear();
+  for (const auto& [name, x] : state) {
+    const std::size_t kind = name.find('.'), site = name.find('.', kind + 1);
+    if (site == std::string::npos) continue;
+    std::size_t input = 0;
+    const char* const end = name.data() + site;
+    if (std::from_chars(name.data() + kind + 1, end, input).ptr != end) continue;
+    Samples& samples = samples_[{name.substr(site + 1), input}];
+    (name.starts_with("older") ? samples.older : samples.last) = x.to_vector<float>();
+  }
 }
 
 }  // namespace halftone::policy

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <halftone/core/named_tensors.h>
 #include <halftone/core/quantizer.h>
 
 namespace halftone::policy {
@@ -41,6 +42,10 @@ class WeightHistory {
   /// before the third sample or after a change of length.
   WeightFlips add(const std::string& site, std::size_t input, const Quantizer& quantizer,
                   std::vector<float> values);
+  /// Returns the samples as f32 vectors, "older.INPUT.SITE" and "last.INPUT.SITE".
+  NamedTensors state() const;
+  /// Takes them back; ignores other entries.
+  void load(const NamedTensors& state);
 
  private:
   struct Samples {

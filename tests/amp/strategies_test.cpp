@@ -1,5 +1,6 @@
 // Whole strategies: they train, resume to the bit, and agree with each other where they should.
 // Conversions of their states: conversion_test.cpp. Models and optimizers: apply_test.cpp.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -186,6 +187,60 @@ TEST_CASE("a first step in which nothing was cast is reported once") {
                                 : "[Training] under amp-bf16 nothing was cast to bf16 before the "
                                   "first step. Run the model inside of training.forward().\n"));
   }
+  std::cerr.rdbuf(before);
+}
+
+TEST_CASE("inputs keep their digits until the first operation with short weights") {
+  for (const std::string_view name : Strategy::names()) {
+    if (name == "fp64") continue;
+    CAPTURE(name);
+    StrategyCase run(name);
+    const Tensor x = run.inputs * 5 + 2000;
+    const auto removes_offset = [&](const Tensor& in) { return (*run.model)((in - 2000) / 5); };
+    const Tensor expected = run.training.forward(*run.model, (x - 2000) / 5);
+    CHECK(run.training.forward(removes_offset, x).to_vector<float>() ==
+          expected.to_vector<float>());
+  }
+  // Norms and broadcasting operations take f32 inputs with short parameters; products take casts.
+  nn::Sequential model(nn::LayerNorm(6), nn::Linear(6, 4), nn::Tanh(), nn::Linear(4, 2));
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training = amp::apply("full-bf16", model, sgd);
+  const Tensor far = randn({32, 6}) + 1000;
+  const Tensor y = training.forward(model, far);
+  const Tensor centered = training.forward(model, far - mean(far, -1, true));
+  CHECK(max(abs(y - centered)).item() <= 0.02);
+  const Tensor product = training.forward(
+      [&](const Tensor& in) { return matmul(in, in.transpose(0, 1)); }, far);  // f32 with f32
+  CHECK(product.to_vector<float>() == matmul(far, far.transpose(0, 1)).to_vector<float>());
+}
+
+TEST_CASE("an input that is rounded as it is, and loses by that, is reported once") {
+  std::ostringstream told;
+  std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
+  manual_seed(2);
+  const Tensor good = randn({64, 3}), bad = cat({good, randn({64, 1}) * 5 + 2000}, 1);
+  for (const char* name : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"})
+    for (const bool standardizes : {false, true}) {
+      nn::Linear model(4, 2);
+      const nn::Standardizer first = nn::Standardizer::of(bad);
+      optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+      amp::Training training = amp::apply(name, model, sgd);
+      const auto forward = [&](const Tensor& x) { return model(standardizes ? first(x) : x); };
+      for (int i = 0; i < 2; ++i) training.forward(forward, bad);
+      const std::string text = told.str();
+      told.str("");
+      if (standardizes || name == std::string("fp32")) CHECK(text.empty());
+      else {
+        CHECK(text.starts_with("[Training] under " + std::string(name) +
+                               " an input is rounded to bf16 as it is. In column 3 (mean "));
+        CHECK(std::ranges::count(text, '\n') == 1);
+      }
+    }
+  nn::Linear model(3, 2);
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training = amp::apply("full-bf16", model, sgd);
+  training.forward(model, good);
+  CHECK(told.str().empty());
   std::cerr.rdbuf(before);
 }
 

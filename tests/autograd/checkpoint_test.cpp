@@ -4,7 +4,9 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/nn/nn.h>
 
 namespace halftone::test::checkpoint_test {
 namespace {
@@ -159,6 +161,73 @@ TEST_CASE("checkpoints nest") {
     const double t = std::tanh(x.to_vector<double>()[i]);
     CHECK(gradient[i] == doctest::Approx(2 * t * (1 - t * t)));
   }
+}
+
+/// Reads and writes a buffer of its own in each pass, and has running statistics of three kinds.
+struct Remembering final : nn::Layer {
+  bool recompute = false;
+  nn::Linear in{6, 8};
+  nn::BatchNorm1d norm{8}, plain_mean{8, {.momentum = {}}};
+  nn::InstanceNorm1d own{4, {.track_running_stats = true}};
+  nn::Buffer scale{ones({})}, passes{zeros({}, i64)}, fixed{full({}, 0.5)};
+
+  Tensor segment(const Tensor& x) const {
+    const Tensor y = plain_mean(norm(in(x)));
+    copy_into(scale, scale * 0.5 + mean(abs(y.detach())));
+    ++*passes.data<int64_t>();  // a write that nothing announces
+    const Tensor z = own(reshape(y, {8, 4, 2}));
+    return dropout(flatten(z, 1) * scale * fixed, 0.25);
+  }
+  Tensor forward(const Tensor& x) const override {
+    if (!recompute) return segment(x);
+    return checkpoint([this](const std::vector<Tensor>& v) { return segment(v[0]); }, {x});
+  }
+  void describe(nn::Fields& f) override {
+    f("in", in), f("norm", norm), f("plain_mean", plain_mean), f("own", own), f("scale", scale);
+    f("passes", passes), f("fixed", fixed);
+  }
+};
+
+TEST_CASE("a recomputation sees the buffers of the first run, and leaves those of now") {
+  std::map<std::string, std::vector<std::vector<double>>> results;
+  for (const char* kind : {"plain", "inside of the module", "around the module"}) {
+    manual_seed(4);
+    Remembering model;
+    model.recompute = kind == std::string("inside of the module");
+    const bool around = kind == std::string("around the module");
+    auto& result = results[kind];
+    const auto pass = [&](const Tensor& x) {
+      if (!around) return model(x);
+      return checkpoint([&](const std::vector<Tensor>& v) { return model(v[0]); }, {x});
+    };
+    const Tensor a = numbers({8, 6}, 1), b = numbers({8, 6}, 2);
+    const Tensor first = sum(square(pass(a))), second = sum(exp(pass(b)));
+    first.backward(), second.backward();  // each after the other's forward pass
+    for (const auto& [name, x] : model.named_buffers()) result.push_back(x.to_vector<double>());
+    for (const Tensor& x : model.parameters()) result.push_back(x.grad().to_vector<double>());
+    CHECK(model.passes.item() == 2);
+    CHECK(model.norm.num_batches_tracked.item() == 2);
+  }
+  CHECK(results["inside of the module"] == results["plain"]);
+  CHECK(results["around the module"] == results["plain"]);
+}
+
+TEST_CASE("a recomputation keeps no copies of buffers that the segment does not write") {
+  nn::BatchNorm1d norm(64);
+  norm.eval();
+  const Tensor x = ones({2, 64}).set_requires_grad();
+  const auto kept = [&](bool checkpointed) {
+    const int64_t before = memory_report().now_of(MemoryUse::workspace);
+    const Tensor y = checkpointed
+                         ? checkpoint([&](const std::vector<Tensor>& v) { return norm(v[0]); }, {x})
+                         : norm(x);
+    return memory_report().now_of(MemoryUse::workspace) - before;
+  };
+  kept(true);  // kernels may keep memory from their first call
+  CHECK(kept(true) == 0);
+  norm.train();
+  CHECK(kept(true) > 0);  // running statistics
+  CHECK(kept(false) == 0);
 }
 
 }  // namespace

@@ -226,5 +226,49 @@ TEST_CASE("policies on ranks: a probe sees the batches of its rank, and changes 
   CHECK(same_state(state_of(true), state_of(false)));
 }
 
+/// Counts its passes in a buffer.
+struct Counting final : nn::Layer {
+  nn::Linear inner{12, 4};
+  nn::Buffer passes{zeros({}, i64)};
+  Tensor forward(const Tensor& x) const override {
+    ++*passes.data<int64_t>();
+    return inner(x);
+  }
+  void describe(nn::Fields& f) override { f("inner", inner), f("passes", passes); }
+};
+
+TEST_CASE("a module that writes a buffer of its own does not train on several ranks") {
+  for (const int ranks : {1, 2}) {
+    std::vector<std::string> errors(std::size_t(ranks), "none");
+    on_ranks(ranks, [&](ThreadRank& self) {
+      nn::Sequential model(nn::BatchNorm1d(12), Counting());
+      optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+      amp::Training training = amp::apply("fp32", model, sgd);
+      training.train_together(self);
+      try {
+        training.zero_grad();
+        training.forward(model, ones({3, 12}));
+      } catch (const UsageError& error) { errors[std::size_t(self.rank())] = error.what(); }
+    });
+    for (const std::string& error : errors)
+      CHECK(error == (ranks == 1 ? "none"
+                                 : "[Training.forward] the forward pass wrote the buffer "
+                                   "\"1.passes\", and each of 2 processes sees other batches, so "
+                                   "their models would differ. Write it after the step, from "
+                                   "numbers that all processes have; or train on one process."));
+  }
+}
+
+TEST_CASE("the terms of a step are summed over the ranks") {
+  on_ranks(3, [&](ThreadRank& self) {
+    nn::Linear model(2, 2);
+    optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+    amp::Training training = amp::apply("fp32", model, sgd);
+    CHECK(training.sum_of_ranks(5) == 5);
+    training.train_together(self);
+    CHECK(training.sum_of_ranks(0.5 + self.rank()) == 4.5);
+  });
+}
+
 }  // namespace
 }  // namespace halftone::test::policy_test

@@ -2,6 +2,9 @@
 // Trainer; and their fate when a training resumes.
 #include "trainer_cases.h"
 
+#include <cmath>
+#include <set>
+
 namespace halftone::test::trainer_batches_test {
 namespace {
 
@@ -41,6 +44,86 @@ TEST_CASE("Trainer: steps of several batches have the bits of the loop by hand")
     CHECK(run.trainer.fit(trainer_loader()).steps == 4);
     CHECK(same_state(run.state(), by_hand(strategy, 3, 2)));
   }
+}
+
+/// Returns how far the steps of small batches are from steps of one large batch, as a share of the
+/// largest update. Four steps of 24 samples.
+double distance(const Tensor& inputs, const Tensor& targets, int64_t parts,
+                const std::function<train::Task(nn::Layer&)>& task_of, bool tokens = false) {
+  std::vector<double> weights[3];
+  double losses[2];
+  for (int i = 0; i < 2; ++i) {
+    manual_seed(5);
+    nn::Sequential model = tokens ? nn::Sequential(nn::Embedding(7, 6), nn::Linear(6, 7))
+                                  : nn::Sequential(nn::Linear(12, 8), nn::Gelu(), nn::Linear(8, 4));
+    optim::Sgd sgd(model.parameters(), {.lr = 0.5});
+    if (i == 0) weights[2] = model.parameters().back().to_vector<double>();
+    Trainer trainer(task_of(model), sgd,
+                    quiet({.max_epochs = 1, .accumulate_batches = i == 0 ? 1 : parts}));
+    const data::DataLoader loader(data::TensorDataset(inputs, targets),
+                                  {.batch_size = i == 0 ? 24 : 24 / parts});
+    const auto result = trainer.fit(loader);
+    CHECK(result.steps == 4);
+    losses[i] = result.metrics.at("train/loss_epoch");
+    weights[i] = model.parameters().back().to_vector<double>();
+  }
+  CHECK(losses[1] == doctest::Approx(losses[0]).epsilon(64 * epsilon(f32)));
+  double most = 0, update = 0;
+  for (std::size_t k = 0; k < weights[0].size(); ++k) {
+    most = std::max(most, std::abs(weights[0][k] - weights[1][k]));
+    update = std::max(update, std::abs(weights[0][k] - weights[2][k]));
+  }
+  return most / update;
+}
+
+TEST_CASE("Trainer: a step's loss is the mean over the terms of all its batches") {
+  manual_seed(3);
+  const Tensor x = randn({96, 12});
+  std::vector<int64_t> labels = randint(0, 4, {96}).to_vector<int64_t>();
+  for (std::size_t i = 0; i < 96; ++i)
+    if (i % 24 < 10 || i % 24 == 20) labels[i] = -100;  // the first batch of 8 has no label
+  const Tensor y = from_vector(labels, {96}, i64);
+  const double near = 256 * epsilon(f32);
+  const auto plain = [](nn::Layer& model) { return train::classification(model); };
+  CHECK(distance(x, y, 2, plain) < near);
+  CHECK(distance(x, y, 3, plain) < near);
+  const auto weighted = [](nn::Layer& model) {
+    return train::classification(
+        model, {.loss = {.weight = from({0.1, 3, 1, 0}), .label_smoothing = 0.1}});
+  };
+  CHECK(distance(x, y, 3, weighted) < near);
+  const auto bits = [](nn::Layer& model) {  // a mean over a mask, with its count
+    train::Task task{.model = model};
+    task.forward = [&model](const Tensor& in) { return model(in); };
+    task.loss = [](const Tensor& outputs, const Tensor& targets) {
+      const Tensor counts = cast(targets > 0, f32);
+      return sum(square(outputs - targets) * counts) / sum(counts);
+    };
+    task.count = [](const Tensor& targets) { return sum(cast(targets > 0, f64)); };
+    return task;
+  };
+  CHECK(distance(x, randn({96, 4}), 4, bits) < near);
+  const Tensor tokens = randint(0, 7, {96, 5});
+  const Tensor next = where(rand({96, 5}) < 0.4, full({}, -100, i64), tokens);
+  CHECK(distance(
+            tokens, next, 4, [](nn::Layer& m) { return train::language_modeling(m); }, true) <
+        near);
+  nn::Sequential model(nn::Linear(12, 4));
+  CHECK_THROWS_WITH_AS(
+      train::classification(model, {.loss = {.reduction = LossReduction::sum}}),
+      "[classification] the loss is not a mean, so losses of several batches cannot be joined. Use "
+      "LossReduction::mean.",
+      UsageError);
+}
+
+TEST_CASE("Trainer: random numbers that a callback draws do not return in the model") {
+  const auto hooks = std::make_shared<Hooks>();
+  std::vector<double> drawn;
+  hooks->batch = [&](data::Batch&) { drawn.push_back(rand({}).item()); };
+  TrainerRun run({.max_epochs = 1, .accumulate_batches = 3, .callbacks = {hooks}});
+  std::vector<double> later;
+  run.trainer.fit(trainer_loader());
+  CHECK(std::set(drawn.begin(), drawn.end()).size() == 5);
 }
 
 TEST_CASE("Trainer: a wire also applies in steps of one batch, by options or by a policy") {

@@ -5,17 +5,22 @@
 
 #include <halftone/core/files.h>
 #include <halftone/policy/telemetry/worst_rows.h>
+#include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
 
 void PrecisionMonitor::on_fit_start(Trainer& trainer) {
-  probe_.emplace(trainer.training(), options_);
+  if (probe_) write(trainer), history_ = probe_->history();  // an exception ended the last fit()
+  probe_.emplace(trainer.training(), options_, trainer.position().step);
+  probe_->load_history(history_);
 }
 
 void PrecisionMonitor::write(Trainer& trainer) {
-  const std::vector<policy::ProbeRow>& rows = probe_->rows();
-  const std::vector<policy::UpdateRow>& updates = probe_->updates();
+  std::vector<policy::ProbeRow> rows = probe_->rows();
+  std::vector<policy::UpdateRow> updates = probe_->updates();
+  const auto unfinished = [&](const auto& row) { return row.step >= trainer.position().step; };
+  std::erase_if(rows, unfinished), std::erase_if(updates, unfinished);
   if (rows.empty() && updates.empty()) return;
   policy::WorstRows found;
   found.add(rows, updates);
@@ -51,7 +56,25 @@ void PrecisionMonitor::on_log(Trainer& trainer) {
 void PrecisionMonitor::on_step_end(Trainer& trainer) { write(trainer); }
 void PrecisionMonitor::on_fit_end(Trainer& trainer) {
   write(trainer);
+  history_ = probe_->history();
   probe_.reset();
+}
+
+std::map<std::string, double> PrecisionMonitor::state() const {
+  if (!worst_) return {};
+  return {{"worst_underflow", worst_->underflow},
+          {"least_sqnr", worst_->sqnr},
+          {"lost_updates", worst_->lost}};
+}
+
+void PrecisionMonitor::load_state(const std::map<std::string, double>& state) {
+  worst_ = Worst{.underflow = number_in(state, "worst_underflow"),
+                 .sqnr = number_in(state, "least_sqnr"),
+                 .lost = number_in(state, "lost_updates")};
+}
+
+std::map<std::string, Tensor> PrecisionMonitor::tensors() const {
+  return probe_ ? probe_->history() : history_;
 }
 
 }  // namespace halftone::train

@@ -11,7 +11,8 @@ namespace halftone::train {
 /// Writes probe.jsonl into the training's directory, if it has one. Logs numbers of the last
 /// sampled step: "precision/worst_underflow" (the largest share of a tensor that became 0),
 /// "precision/least_sqnr" (dB) and "precision/lost_updates"; a note names the site of the first. A
-/// resumed training appends: rows of steps that it repeats occur twice, with the same numbers.
+/// resumed training appends the numbers that it would have had: rows of steps that it repeats occur
+/// twice, with the same numbers.
 class PrecisionMonitor final : public Callback {
  public:
   explicit PrecisionMonitor(policy::ProbeOptions options = {}) : options_(std::move(options)) {}
@@ -19,6 +20,10 @@ class PrecisionMonitor final : public Callback {
   void on_step_end(Trainer& trainer) override;
   void on_log(Trainer& trainer) override;
   void on_fit_end(Trainer& trainer) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
+  std::map<std::string, Tensor> tensors() const override;
+  void load_tensors(const std::map<std::string, Tensor>& tensors) override { history_ = tensors; }
 
  private:
   void write(Trainer& trainer);
@@ -30,6 +35,7 @@ class PrecisionMonitor final : public Callback {
     std::string site{};
   };
   std::optional<Worst> worst_{};
+  std::map<std::string, Tensor> history_{};  // of the probe, while there is none
 };
 
 }  // namespace halftone::train

@@ -60,7 +60,8 @@ std::vector<FoundCheckpoint> likely_checkpoints(const fs::path& root) {
     if (auto state = likely_state(path)) found.push_back({path, std::move(*state)});
   }
   std::ranges::sort(found, {}, [](const FoundCheckpoint& one) {
-    return std::tuple(one.state.step, one.path.filename().string());
+    return std::tuple(one.state.step, !one.state.numbers.contains(unfinished_step),
+                      one.path.filename().string());
   });
   return found;
 }
@@ -218,15 +219,16 @@ const std::optional<CheckpointState>& Keeper::state_of(const Name& name) {
   return known.state;
 }
 
-/// Returns the names whose state can be read, the newest step first. The step in the state counts:
-/// a copy under a higher number is as old as its original.
+/// Returns the names whose state can be read, the newest step first, finished before unfinished.
+/// The step in the state counts: a copy under a higher number is as old as its original.
 std::vector<Keeper::Name> Keeper::by_step(std::vector<Name> names) {
-  std::vector<std::pair<int64_t, Name>> found;
+  std::vector<std::tuple<int64_t, bool, Name>> found;
   for (Name& name : names)
-    if (const auto& state = state_of(name)) found.emplace_back(state->step, std::move(name));
+    if (const auto& state = state_of(name))
+      found.emplace_back(state->step, !state->numbers.contains(unfinished_step), std::move(name));
   std::ranges::sort(found, std::greater());
   names.clear();
-  for (auto& [step, name] : found) names.push_back(std::move(name));
+  for (auto& [step, finished, name] : found) names.push_back(std::move(name));
   return names;
 }
 
@@ -236,7 +238,7 @@ std::vector<Keeper::Name> Keeper::best_of(const std::vector<Name>& names,
   std::vector<std::pair<double, Name>> ranked;
   for (const Name& name : names) {
     const auto& state = state_of(name);
-    if (!state) continue;
+    if (!state || state->numbers.contains(unplanned_checkpoint)) continue;
     const auto metric = state->numbers.find(retention.metric);
     if (metric != state->numbers.end() && !std::isnan(metric->second))
       ranked.emplace_back(retention.larger_is_better ? -metric->second : metric->second, name);
@@ -260,7 +262,7 @@ std::vector<fs::path> Keeper::keep(const Retention& retention) {
   std::vector<Name> names;
   for (const fs::path& path : entries_of(root_))
     if (Name name = path.filename().string(); step_of_name(name)) names.push_back(std::move(name));
-  if (int64_t(names.size()) <= retention.last) return {};
+  if (int64_t(names.size()) <= 1) return {};
   std::erase_if(known_, [present = std::set(names.begin(), names.end())](const auto& one) {
     return !present.contains(one.first);
   });
@@ -268,12 +270,19 @@ std::vector<fs::path> Keeper::keep(const Retention& retention) {
 
   std::set<Name> stay;
   for (Name& name : best_of(names, retention)) stay.insert(std::move(name));
-  auto older = names.begin();  // starts after the last valid ones; damaged ones stay
-  for (int64_t last = 0; older != names.end() && last < retention.last; ++older)
-    last += verified(*older);
+  // Those of the last valid ones; damaged ones in between stay as well.
+  std::vector<Name> old;
+  int64_t last = 0;
+  bool newer = false;
+  for (const Name& name : names) {
+    const auto& state = state_of(name);
+    const bool planned = state && !state->numbers.contains(unplanned_checkpoint);
+    if (last >= retention.last || (newer && !planned)) old.push_back(name);
+    else if (verified(name)) newer = true, last += planned;
+  }
   std::vector<fs::path> removed;
-  for (auto name = names.end(); name != older;) {
-    if (stay.contains(*--name) || !likely_state(root_ / *name)) continue;
+  for (auto name = old.rbegin(); name != old.rend(); ++name) {
+    if (stay.contains(*name) || !likely_state(root_ / *name)) continue;
     try {
       remove_checkpoint(root_ / *name);
     } catch (const UsageError&) { continue; }  // it has files of the user

@@ -45,8 +45,16 @@ std::filesystem::path free_name(const std::filesystem::path& root, int64_t step)
 /// removed.
 void remove_checkpoint(const std::filesystem::path& path);
 
+/// Numbers in a state that mark a checkpoint. The first: a signal came before the validation of its
+/// step, which a resumed training finishes first. The second: it was saved because the training was
+/// interrupted, not because of the options; a later one replaces it.
+inline constexpr const char *unfinished_step = "state.unfinished_step",
+                            *unplanned_checkpoint = "state.unplanned_checkpoint";
+
 struct Retention {
-  int64_t last = 1;  // number of newest to keep, by the step in their state; at least 1
+  /// Number of newest to keep, by the step in their state; at least 1. Unplanned ones do not count,
+  /// also not among the best, and go when there is a newer one.
+  int64_t last = 1;
   int64_t best = 0;  // number of best to keep in addition, by `metric`, a name in
                      // CheckpointState::numbers
   std::string metric{};

@@ -156,8 +156,12 @@ void TrainingDirectory::save(const CheckpointState& at,
 }
 
 bool TrainingDirectory::holds(const CheckpointState& at) const {
+  const auto lacks = [&](const char* mark) {
+    return saved_->state.numbers.contains(mark) && !at.numbers.contains(mark);
+  };
   return saved_ && saved_->state.step == at.step && saved_->state.epoch == at.epoch &&
-         saved_->state.batches == at.batches;
+         saved_->state.batches == at.batches && !lacks(unfinished_step) &&
+         !lacks(unplanned_checkpoint);
 }
 
 }  // namespace halftone::train

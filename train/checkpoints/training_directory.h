@@ -48,7 +48,8 @@ class TrainingDirectory {
             const std::function<void(const std::filesystem::path&)>& write);
   /// Removes the checkpoints that the retention does not keep.
   void remove_old() { keeper_.keep(options_.retention); }
-  /// Returns whether the last checkpoint, saved or found by open(), is of this position.
+  /// Returns whether the last checkpoint, saved or found by open(), is of this position, and as
+  /// finished and as planned as this one.
   bool holds(const CheckpointState& at) const;
   const std::filesystem::path& last_saved() const { return saved_.value().path; }
 

@@ -62,7 +62,18 @@ void Records::tell(const std::string& text) {
   else print_for_people(stderr, text + '\n');
 }
 
-void Records::save(CheckpointState& state) const {
+namespace {
+/// Returns a name whose order is that of the row.
+std::string name_in_row(std::size_t place) {
+  std::string digits = std::to_string(place);
+  return "state.row." + std::string(6 - std::min<std::size_t>(digits.size(), 6), '0') + digits +
+         '.';
+}
+}  // namespace
+
+void Records::save(CheckpointState& state, bool with_row) const {
+  for (std::size_t i = 0; with_row && i < row_.size(); ++i)
+    state.numbers[name_in_row(i) + row_[i].first] = row_[i].second;
   for (const auto& [name, logged] : last_) {
     // Only numbers measured at this step may rank this checkpoint among the best.
     if (logged.step == state.step) state.numbers[name] = logged.value;
@@ -72,6 +83,10 @@ void Records::save(CheckpointState& state) const {
 }
 
 void Records::restore(const CheckpointState& state) {
+  row_.clear();  // a fit() may begin again
+  for (const auto& [name, value] : part_of(state.numbers, "state.row."))
+    if (const std::size_t point = name.find('.'); point != std::string::npos)
+      row_.emplace_back(name.substr(point + 1), value);
   for (const auto& [name, value] : part_of(state.numbers, "state.metric.value."))
     last_[name] = {value, count_in(state.numbers, "state.metric.step." + name)};
 }

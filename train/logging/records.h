@@ -37,8 +37,8 @@ class Records {
   /// Writes a note that must also be visible without a progress bar.
   void tell(const std::string& text);
 
-  /// Saves the last numbers in a checkpoint, and restores them.
-  void save(CheckpointState& state) const;
+  /// Saves the last numbers in a checkpoint, and restores them; `with_row`: the present row as well.
+  void save(CheckpointState& state, bool with_row = false) const;
   void restore(const CheckpointState& state);
 
  private:
