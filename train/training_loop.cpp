@@ -48,9 +48,15 @@ double TrainingLoop::seconds() const {
   return seconds_before_ + std::chrono::duration<double>(Clock::now() - *started_at_).count();
 }
 
-TrainingLoop::TrainingLoop(Trainer& trainer, Task task, optim::Optimizer& optimizer,
-                           TrainerOptions options)
-    : trainer_(trainer),
+void TrainingLoop::require_trainer() const {
+  if (lost_trainer_)
+    fail<UsageError>("Trainer",
+                     "it was destroyed by a callback or another function that it called. Destroy "
+                     "it after fit() has returned, and call stop() to end earlier.");
+}
+
+TrainingLoop::TrainingLoop(Task task, optim::Optimizer& optimizer, TrainerOptions options)
+    : trainer_(std::shared_ptr<TrainingLoop>(std::shared_ptr<TrainingLoop>(), this)),
       world_(world()),
       task_(checked(std::move(task))),
       options_(for_this_rank(effective(std::move(options)))),
@@ -98,7 +104,7 @@ FitResult TrainingLoop::fit_here(data::DataLoader train,
     started_at_ = Clock::now(), reason_.reset(), wish_.clear();
     const Running running{*this};
     const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
-    for (const auto& callback : options_.callbacks) callback->on_fit_start(trainer_);
+    each_callback([&](Callback& callback) { callback.on_fit_start(trainer_); });
     if (validation_interrupted_) run_validation();
     check_limits();
     while (!reason_) run_epoch();
@@ -170,19 +176,23 @@ bool TrainingLoop::run_group(data::DataLoader::Iterator& next) {
 
 TrainingLoop::Pass TrainingLoop::forward(data::Batch batch) {
   const int64_t size = batch.inputs.size(0);
-  for (const auto& callback : options_.callbacks) callback->on_batch_start(trainer_, batch);
+  each_callback([&](Callback& callback) { callback.on_batch_start(trainer_, batch); });
   if (batch.inputs.size(0) != size)
     fail<UsageError>("Trainer", "a callback made a batch of ", size, " samples one of ",
                      batch.inputs.size(0), ". Keep their number.");
   const Tensor outputs = outputs_of(task_, training_, batch);
   const Tensor loss = loss_of(task_, outputs, batch);
-  for (const auto& callback : options_.callbacks)
-    if (!callback->on_loss(trainer_, loss)) {
+  require_trainer();
+  for (const auto& callback : options_.callbacks) {
+    const bool accepted = callback->on_loss(trainer_, loss);
+    require_trainer();
+    if (!accepted) {
       if (!callback->drops_steps())
         fail<UsageError>("Trainer", "a callback dropped a step, but its drops_steps() is false. ",
                          "Let it say true, so that buffers are kept.");
       return {batch, outputs, loss, false};
     }
+  }
   return {batch, outputs, loss, true};
 }
 
@@ -250,10 +260,8 @@ void TrainingLoop::follow_up(bool stepped) {
   if ((epoch_over && divides(options_.validate_every_epochs, position_.epoch)) ||
       (stepped && divides(options_.validate_every_steps, position_.step)))
     run_validation();
-  if (stepped)
-    for (const auto& callback : options_.callbacks) callback->on_step_end(trainer_);
-  if (epoch_over)
-    for (const auto& callback : options_.callbacks) callback->on_epoch_end(trainer_);
+  if (stepped) each_callback([&](Callback& callback) { callback.on_step_end(trainer_); });
+  if (epoch_over) each_callback([&](Callback& callback) { callback.on_epoch_end(trainer_); });
 
   record_and_save((epoch_over && divides(options_.checkpoints.every_epochs, position_.epoch)) ||
                   (stepped && divides(options_.checkpoints.every_steps, position_.step)));
@@ -268,7 +276,7 @@ void TrainingLoop::log_step() {
   }
   if (options_.clip_norm > 0) log("train/gradient_norm", gradient_norm_.item());
   log_waiting();
-  for (const auto& callback : options_.callbacks) callback->on_log(trainer_);
+  each_callback([&](Callback& callback) { callback.on_log(trainer_); });
 }
 
 void TrainingLoop::end_epoch() {
@@ -326,7 +334,7 @@ void TrainingLoop::check_limits() {
 }
 
 FitResult TrainingLoop::finish() {
-  for (const auto& callback : options_.callbacks) callback->on_fit_end(trainer_);
+  each_callback([&](Callback& callback) { callback.on_fit_end(trainer_); });
   record_and_save(true);
   records_.flush();
   const int signal = signal_of_all();  // a rank that has the result knows that rank 0 has saved

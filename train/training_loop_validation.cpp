@@ -29,7 +29,7 @@ void TrainingLoop::run_validation() {
     line += "  " + own + ' ' + shown_text(value, shown);
   }
   note(line);
-  for (const auto& callback : options_.callbacks) callback->on_validation_end(trainer_);
+  each_callback([&](Callback& callback) { callback.on_validation_end(trainer_); });
 }
 
 MetricValues TrainingLoop::validate(data::DataLoader loader) {
@@ -57,8 +57,7 @@ std::optional<std::map<std::string, double>> TrainingLoop::evaluate(data::DataLo
                                                                     bool interruptible) {
   const Evaluation scope(task_.model);
   std::vector<std::shared_ptr<void>> held;
-  for (const auto& callback : options_.callbacks)
-    held.push_back(callback->during_validation(trainer_));
+  each_callback([&](Callback& callback) { held.push_back(callback.during_validation(trainer_)); });
   RunningMean loss_mean;
   std::vector<TaskMetric> metrics = task_.metrics;
   for (TaskMetric& metric : metrics) metric.reset();
