@@ -169,7 +169,7 @@ void elu(const Step& step) {
   step.result(f.times(step.node("Elu", {f.x}, {attribute("alpha", alpha)}), scale));
 }
 
-/// Of NaN it is 0, which ONNX's Sign does not promise.
+/// The sign of NaN is 0, which ONNX's Sign does not promise.
 void sign(const Step& step) {
   const Formula f{step};
   const auto as_number = [&](std::string_view type) {
