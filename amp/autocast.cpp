@@ -14,12 +14,39 @@ namespace {
 /// The nested regions of this thread.
 struct Nesting {
   int depth = 0;
-  std::shared_ptr<CastCache> cache;  // of the outermost
-  std::shared_ptr<Session> session;  // of the innermost that has one
-  uint64_t pass = 0;                 // of that session
+  std::shared_ptr<CastCache> cache;      // of the outermost
+  std::shared_ptr<Session> session;      // of the innermost that has one
+  uint64_t pass = 0;                     // of that session
+  uint64_t innermost = 0, begun = 0;     // numbers of regions
+  bool disordered = false;               // one ended before a region inside it
+  bool reported = false;                 // by an error
+  std::shared_ptr<InputCaster> outside;  // the caster around the outermost
 };
 thread_local Nesting nesting;
 thread_local int64_t made_casts = 0;
+
+[[noreturn]] void refuse_disorder() {
+  fail<UsageError>("autocast",
+                   "a region ended before a region that had begun inside it. End the inner one "
+                   "first, as scopes do.");
+}
+
+/// In a region's place after one has ended too early, until all have ended.
+class RefusingCaster final : public InputCaster {
+ public:
+  CastPlan plan(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/, bool /*f32*/) override {
+    nesting.reported = true;
+    refuse_disorder();
+  }
+  void cast_inputs(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/) override {
+    nesting.reported = true;
+    refuse_disorder();
+  }
+};
+const std::shared_ptr<InputCaster>& refusing_caster() {
+  static const std::shared_ptr<InputCaster> caster = std::make_shared<RefusingCaster>();
+  return caster;
+}
 
 class RegionCaster final : public InputCaster {
  public:
@@ -134,17 +161,26 @@ void require_region_dtype(std::optional<DType> dtype) {
 std::shared_ptr<InputCaster> caster_for(Region region) {
   require_region_dtype(region.dtype);
   require_region_dtype(region.cuda_dtype);
+  refusing_caster();  // made here, because a destructor cannot throw
+  if (nesting.disordered) {
+    if (nesting.depth == 0) nesting.disordered = false;
+    if (nesting.depth > 0 || !std::exchange(nesting.reported, false)) refuse_disorder();
+  }
   const bool begins = region.session && region.session != nesting.session;
   const uint64_t pass = begins ? region.session->begin_pass() : nesting.pass;
-  if (nesting.depth == 0) nesting.cache = std::make_shared<CastCache>();
-  ++nesting.depth;
-  if (begins) nesting.session = region.session, nesting.pass = pass;
-  if (!region.enabled && !region.session) return nullptr;
+  const std::shared_ptr<CastCache> cache =
+      nesting.depth == 0 ? std::make_shared<CastCache>() : nesting.cache;
+  std::shared_ptr<InputCaster> caster;
   static const auto standard = std::make_shared<const CastPolicy>(),
                     nothing = std::make_shared<const CastPolicy>(CastPolicy::preset("none"));
   if (!region.enabled) region.policy = nothing;
   else if (!region.policy) region.policy = standard;
-  return std::make_shared<RegionCaster>(region, nesting.cache, nesting.pass);
+  if (region.enabled || region.session)
+    caster = std::make_shared<RegionCaster>(region, cache, pass);
+  if (nesting.depth++ == 0) nesting.cache = cache, nesting.outside = shared_active_caster();
+  if (begins) nesting.session = region.session, nesting.pass = pass;
+  nesting.innermost = ++nesting.begun;
+  return caster;
 }
 
 const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_caster()); }
@@ -152,9 +188,13 @@ const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_
 }  // namespace
 
 Autocast::Autocast(const Region& region)
-    : outer_session_(nesting.session), outer_pass_(nesting.pass), scope_(caster_for(region)) {
-  if (region.session && !CallScope::innermost()) root_ = std::make_unique<CallScope>(nullptr);
-}
+    : outer_session_(nesting.session),
+      outer_pass_(nesting.pass),
+      outer_(nesting.innermost),
+      root_(region.session && !CallScope::innermost() ? std::make_unique<CallScope>(nullptr)
+                                                      : nullptr),
+      scope_(caster_for(region)),
+      number_(nesting.innermost) {}
 
 // Checkpointed segments recorded here keep the cache object, but its entries are dropped now.
 Autocast::~Autocast() {
@@ -167,8 +207,18 @@ Autocast::~Autocast() {
     static_cast<void>(root_.release());  // the other thread has a pointer to it
     return;
   }
-  nesting.session = std::move(outer_session_), nesting.pass = outer_pass_;
-  if (--nesting.depth > 0) return;
+  nesting.disordered |= nesting.innermost != number_;
+  const bool last = --nesting.depth == 0;
+  if (nesting.disordered) {
+    scope_->stay();
+    CasterScope(last ? nesting.outside : refusing_caster()).stay();
+    if (last) nesting.session.reset(), nesting.pass = 0, nesting.innermost = 0;
+  } else {
+    nesting.session = std::move(outer_session_), nesting.pass = outer_pass_;
+    nesting.innermost = outer_;
+  }
+  if (!last) return;
+  nesting.outside.reset();
   nesting.cache->clear();
   nesting.cache.reset();
 }

@@ -48,7 +48,9 @@ using CastWatcherScope = CastWatcherSlot::Scope;
 
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
 /// other than bf16 and f16. If it is destroyed in another thread, the region stays active in its
-/// own thread, and a message on stderr says so: a destructor cannot throw.
+/// own thread, and a message on stderr says so: a destructor cannot throw. If it ends before a
+/// region inside it, operations in the regions that are left throw UsageError, or else the next
+/// region does.
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(const Region& region);
@@ -63,8 +65,10 @@ class Autocast {
   std::thread::id thread_ = std::this_thread::get_id();
   std::shared_ptr<Session> outer_session_;  // the outer session and its pass
   uint64_t outer_pass_;
+  uint64_t outer_;                   // the number of the region around this one; 0: none
+  std::unique_ptr<CallScope> root_;  // the site of operations outside of every module
   std::optional<CasterScope> scope_;
-  std::unique_ptr<CallScope> root_{};  // the site of operations outside of every module
+  uint64_t number_;
 };
 
 /// Returns function(), called inside a region.

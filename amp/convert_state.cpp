@@ -4,7 +4,6 @@
 #include <halftone/amp/convert_state.h>
 
 #include <algorithm>
-#include <bit>
 
 #include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
@@ -42,13 +41,6 @@ std::vector<ModelTensor> tensors_of(const nn::Module& model,
     known->names.push_back("model." + name);
   }
   return list;
-}
-
-/// Returns whether two tensors of any dtypes have the same values, to the bit.
-bool same_values(const Tensor& a, const Tensor& b) {
-  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
-  return a.shape() == b.shape() &&
-         std::ranges::equal(a.to_vector<double>(), b.to_vector<double>(), {}, bits, bits);
 }
 
 /// Takes a tensor's saved value, which must be equal under each of its names.
@@ -120,17 +112,24 @@ NamedTensors converted(const TrainingCore& training, const NamedTensors& given, 
       fail<UsageError>(loading, strategy.name, " cannot hold what ", from, " saved to the bit: \"",
                        name, "\" would be rounded. Pass Convert::rounding to accept that.");
   };
+  const auto require_range = [&](DType dtype, const Tensor& value, const std::string& name) {
+    if (const std::optional<double> lost = lost_value(value, dtype))
+      fail<DTypeError>(loading, '"', name, "\" has ", *lost, ", which ", dtype,
+                       " cannot hold. Convert to a strategy with a wider dtype.");
+  };
   const MemoryScope scope(MemoryUse::workspace);
   NamedTensors state;
   for (const ModelTensor& tensor : tensors_of(training.model, training.route->parameters())) {
     const Tensor value = take_value(entries, tensor);
     Tensor stored = empty(tensor.target.shape(), tensor.target.dtype()), companion;
     if (!tensor.position) {
+      require_range(stored.dtype(), value, tensor.names[0]);
       stored = converted_to(tensor.target.dtype(), value);
       require_same(stored, value, tensor.names[0]);
     } else {
       const Tensor weight =
           take_weight(entries, form_of(value, *saved_form), value, *tensor.position);
+      require_range(stored.dtype(), weight, tensor.names[0]);
       const WeightForm form = form_of(stored, strategy.form);
       if (!!facts(form).has_companion())
         companion = empty(stored.shape(), facts(form).companion_dtype(stored.dtype()));

@@ -294,6 +294,14 @@ void MasterWeights::load_state_dict(const optim::NamedTensors& state) {
     const State::Weight& w = state_->weights[i];
     if (w.companion.defined())
       companions[i] = entries.take(entry_name(w.form, i), w.companion.shape(), w.companion.dtype());
+    // A parameter that a training saved as infinite has been loaded by now, and may stay so.
+    if (w.form != WeightForm::master || !companions[i].defined()) continue;
+    const std::optional<double> lost = lost_value(companions[i], w.parameter.dtype());
+    if (lost && std::ranges::all_of(w.parameter.to_vector<float>(),
+                                    [](float value) { return std::isfinite(value); }))
+      fail<DTypeError>("MasterWeights.load_state_dict", "the entry \"", entry_name(w.form, i),
+                       "\" has ", *lost, ", which the parameter, ", described(w.parameter),
+                       ", cannot hold. Load it into parameters of a wider dtype.");
   }
   std::vector<int64_t> rounding;
   if (options_.form == WeightForm::stochastic)

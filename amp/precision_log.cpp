@@ -7,11 +7,13 @@
 #include <sstream>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone::amp {
 
 namespace {
 thread_local PrecisionLog* active_log = nullptr;
+constinit thread_local ScopeOrder<PrecisionLog*> scopes;
 
 int64_t count(const Tensor& condition) { return int64_t(sum(cast(condition, f64)).item()); }
 int64_t count_zeros(const Tensor& x) { return count(equal(x, zeros({}, x.dtype(), x.device()))); }
@@ -34,8 +36,8 @@ std::string dtypes_of(std::span<const Tensor> inputs) {
 }
 }  // namespace
 
-PrecisionLog::PrecisionLog() : before_(std::exchange(active_log, this)) {}
-PrecisionLog::~PrecisionLog() { active_log = before_; }
+PrecisionLog::PrecisionLog() : number_(scopes.begin()), before_(std::exchange(active_log, this)) {}
+PrecisionLog::~PrecisionLog() { scopes.end(number_, before_, active_log); }
 PrecisionLog* PrecisionLog::active() { return active_log; }
 
 void PrecisionLog::record(const Event& event) {

@@ -61,6 +61,7 @@ class PrecisionLog {
  private:
   using Key = std::tuple<std::string, CastDecision, std::string>;
   std::map<Key, std::pair<std::size_t, Entry>> entries_;  // with the position of the first call
+  int number_;
   PrecisionLog* before_;
 };
 

@@ -24,6 +24,7 @@ class Tf32Scope {
   Tf32Scope& operator=(const Tf32Scope&) = delete;
 
  private:
+  int number_;
   std::optional<bool> before_;
 };
 

@@ -23,6 +23,16 @@ struct Cache {
   std::mutex mutex;
   std::array<std::vector<void*>, 4 * 64> free_blocks;
   CacheStatistics statistics;
+  int64_t before_failure = -1;  // of fail_one_allocation()
+
+  /// Returns all unused blocks to the system.
+  void clear() {
+    for (auto& blocks : free_blocks) {
+      for (void* data : blocks) std::free(data);
+      blocks.clear();
+    }
+    statistics.cached_bytes = 0;
+  }
 };
 
 Cache& cache() {
@@ -47,14 +57,19 @@ void* cached_allocate(std::size_t bytes) {
   const SizeClass wanted = size_class(bytes, smallest);
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
+  const bool fails = c.before_failure >= 0 && c.before_failure-- == 0;
   c.statistics.used_bytes += int64_t(wanted.bytes);
-  if (auto& blocks = c.free_blocks[wanted.index]; !blocks.empty()) {
+  if (auto& blocks = c.free_blocks[wanted.index]; !blocks.empty() && !fails) {
     void* data = blocks.back();
     blocks.pop_back();
     c.statistics.cached_bytes -= int64_t(wanted.bytes);
     return data;
   }
-  void* data = system_allocate(wanted.bytes);
+  void* data = fails ? nullptr : system_allocate(wanted.bytes);
+  if (!data && !fails) {  // unused blocks of other sizes may make room
+    c.clear();
+    data = system_allocate(wanted.bytes);
+  }
   if (!data) {
     c.statistics.used_bytes -= int64_t(wanted.bytes);
     fail<DeviceError>("allocate", "cannot allocate ", HumanBytes{int64_t(bytes)},
@@ -69,19 +84,23 @@ void cached_release(void* data, std::size_t bytes) noexcept {
   const SizeClass given = size_class(bytes, smallest);
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
-  c.free_blocks[given.index].push_back(data);
   c.statistics.used_bytes -= int64_t(given.bytes);
-  c.statistics.cached_bytes += int64_t(given.bytes);
+  try {
+    c.free_blocks[given.index].push_back(data);
+    c.statistics.cached_bytes += int64_t(given.bytes);
+  } catch (const std::bad_alloc&) { std::free(data); }  // not even the list can grow
+}
+
+void detail::fail_one_allocation(int64_t after) {
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  c.before_failure = after;
 }
 
 void release_cached_memory() {
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
-  for (auto& blocks : c.free_blocks) {
-    for (void* data : blocks) std::free(data);
-    blocks.clear();
-  }
-  c.statistics.cached_bytes = 0;
+  c.clear();
 }
 
 CacheStatistics cache_statistics() {

@@ -6,6 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
+#include <string_view>
+
+#include <halftone/core/error.h>
 
 namespace halftone {
 
@@ -23,5 +27,22 @@ void cached_release(void* data, std::size_t bytes) noexcept;
 /// Returns all cached blocks to the system.
 void release_cached_memory();
 CacheStatistics cache_statistics();
+
+/// Returns f(). If memory for its containers runs out, throws a DeviceError in the name of `op`;
+/// `bytes`: of the data that it works on.
+template <class F> decltype(auto) or_no_memory(std::string_view op, int64_t bytes, const F& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    fail<DeviceError>(op, "there is no memory left for work on ", bytes,
+                      " bytes. Use less data, or free other memory first.");
+  }
+}
+
+namespace detail {
+/// For tests: after `after` other calls, one call of cached_allocate() fails as if the system had
+/// no more memory; -1: none does.
+void fail_one_allocation(int64_t after);
+}  // namespace detail
 
 }  // namespace halftone

@@ -1,11 +1,16 @@
 // Taking entries of a state dictionary, with errors that say which one is wrong.
 #include <halftone/core/entries.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <span>
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/quoted.h>
+#include <halftone/core/views.h>
 
 namespace halftone {
 
@@ -62,6 +67,37 @@ void Entries::refuse_rest() const {
 
 Tensor text_tensor(std::string_view text) {
   return from_vector(std::vector<int64_t>(text.begin(), text.end()), {int64_t(text.size())}, u8);
+}
+
+bool same_values(const Tensor& a, const Tensor& b) {
+  if (a.body() == b.body()) return true;
+  if (a.shape() != b.shape()) return false;
+  if (a.dtype() == b.dtype()) {
+    const Tensor x = views::contiguous(a.to(Device::cpu())),
+                 y = views::contiguous(b.to(Device::cpu()));
+    return x.bytes() == 0 || std::memcmp(x.raw_data(), y.raw_data(), std::size_t(x.bytes())) == 0;
+  }
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  return std::ranges::equal(a.to_vector<double>(), b.to_vector<double>(), {}, bits, bits);
+}
+
+std::optional<double> lost_value(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype || (is_floating(dtype) && facts(dtype).max >= facts(x.dtype()).max))
+    return {};
+  const Tensor host = views::contiguous(x.to(Device::cpu()));
+  return visit_any(host.dtype(), [&]<class From>() -> std::optional<double> {
+    const std::span<const From> values(host.data<From>(), std::size_t(host.numel()));
+    const double largest = facts(dtype).max;
+    for (const From stored : values) {
+      const auto value = convert<double>(stored);
+      if (is_floating(dtype) && !(std::abs(value) > largest)) continue;
+      const auto kept =
+          visit_any(dtype, [&]<class To>() { return convert<double>(convert<To>(stored)); });
+      if (is_floating(dtype) ? std::isfinite(value) && !std::isfinite(kept) : kept != value)
+        return value;
+    }
+    return {};
+  });
 }
 
 }  // namespace halftone

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -70,5 +71,12 @@ class Entries {
 
 /// The tensor that stores a text in a state: [bytes], u8.
 Tensor text_tensor(std::string_view text);
+
+/// Returns whether two tensors of any dtypes have the same values, to the bit.
+bool same_values(const Tensor& a, const Tensor& b);
+/// Returns a value of x that a conversion to `dtype` would replace by another one: a finite number
+/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding is no such
+/// loss.
+std::optional<double> lost_value(const Tensor& x, DType dtype);
 
 }  // namespace halftone

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/random.h>
 
 namespace halftone {
@@ -96,6 +96,13 @@ Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dty
   return from_vector<double>(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
 }
 
+namespace {
+std::vector<double> zeros_on_host(std::string_view op, int64_t count) {
+  return or_no_memory(op, count * int64_t(sizeof(double)),
+                      [&] { return std::vector<double>(static_cast<std::size_t>(count)); });
+}
+}  // namespace
+
 Tensor detail::arange(double start, double end, double step, DType dtype, Device device) {
   if (!(step != 0) || !std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step))
     fail<UsageError>("arange", "start ", start, ", end ", end, ", step ", step,
@@ -103,12 +110,7 @@ Tensor detail::arange(double start, double end, double step, DType dtype, Device
   const double count = std::ceil((end - start) / step);
   if (count > double(int64_t(1) << 40))
     fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
-  std::vector<double> values;
-  try {
-    values.resize(count > 0 ? std::size_t(count) : 0);
-  } catch (const std::bad_alloc&) {
-    fail<DeviceError>("arange", "no memory for ", count, " elements. Use a larger step.");
-  }
+  std::vector<double> values = zeros_on_host("arange", count > 0 ? int64_t(count) : 0);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + double(i) * step;
   return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
 }
@@ -119,7 +121,7 @@ Tensor linspace(double start, double end, int64_t steps, DType dtype, Device dev
                      ". The number of steps must be 0 or more, the ends finite.");
   // From both ends, so that each end is exact and the values are symmetric, as PyTorch's.
   const double step = steps > 1 ? (end - start) / double(steps - 1) : 0;
-  std::vector<double> values(static_cast<std::size_t>(steps));
+  std::vector<double> values = zeros_on_host("linspace", steps);
   for (int64_t i = 0; i < steps; ++i)
     values[std::size_t(i)] =
         i < steps / 2 || steps == 1 ? start + step * double(i) : end - step * double(steps - 1 - i);

@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::files {
 
@@ -93,7 +95,14 @@ bool Descriptor::close() {
   return descriptor < 0 || ::close(descriptor) == 0;
 }
 
+void require_path(std::string_view op, const fs::path& path) {
+  if (path.native().find('\0') != std::string::npos)
+    fail<FormatError>(op, "not a path: ", in_quotes(path.native(), 200),
+                      " has a zero byte. Leave it out.");
+}
+
 Descriptor open(const fs::path& path, int flags, unsigned permissions) {
+  require_path("open", path);
   Descriptor file(::open(path.c_str(), flags | O_CLOEXEC, permissions));
   if (!file || file.get() > STDERR_FILENO) return file;
   return Descriptor(fcntl(file.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -145,6 +154,7 @@ std::string beginning_of_name(const fs::path& path) {
 }
 
 std::string read_text(std::string_view op, const fs::path& path, std::size_t most) {
+  require_path(op, path);
   const Descriptor file = open(path, O_RDONLY | O_NONBLOCK);
   Status status{};
   if (!file || fstat(file.get(), &status) != 0)
@@ -155,7 +165,8 @@ std::string read_text(std::string_view op, const fs::path& path, std::size_t mos
   if (status.st_size < 0 || uint64_t(status.st_size) > most)
     fail<FormatError>(op, path.string(), " has ", status.st_size, " bytes. At most ", most,
                       " make sense.");
-  std::string text(std::size_t(status.st_size), '\0');
+  std::string text;
+  or_no_memory(op, status.st_size, [&] { text.resize(std::size_t(status.st_size)); });
   std::size_t got = 0;
   while (got < text.size()) {
     const std::ptrdiff_t count = read_some(file, text.data() + got, text.size() - got);
@@ -169,6 +180,7 @@ std::string read_text(std::string_view op, const fs::path& path, std::size_t mos
 }
 
 Descriptor open_to_append(std::string_view op, const fs::path& path) {
+  require_path(op, path);
   Status status{};
   // Before the file is opened: opening alone may wait for a reader, or act on a device.
   if (stat(path.c_str(), &status) == 0) require_regular(op, path, status.st_mode);
@@ -180,6 +192,7 @@ Descriptor open_to_append(std::string_view op, const fs::path& path) {
 
 Replacement::Replacement(std::string_view op, const fs::path& path, Durable durable)
     : op_(op), path_(path), durable_(durable) {
+  require_path(op, path);
   Status before{};
   bool exists = false;
   target_ = behind_links(op_, path_, before, exists);
@@ -237,6 +250,7 @@ void require_replaceable(std::string_view op, const fs::path& path) {
 }
 
 void make_directories(std::string_view op, const fs::path& path) {
+  require_path(op, path);
   std::error_code error, ignored;
   fs::create_directories(path, error);
   if (!error && !fs::is_directory(path, ignored))

@@ -36,8 +36,12 @@ class Descriptor {
   int descriptor_;
 };
 
+/// Throws FormatError, in the name of `op`, for a path with a zero byte: the system would take what
+/// comes before it for the path.
+void require_path(std::string_view op, const std::filesystem::path& path);
+
 /// Calls open(2) with O_CLOEXEC, and returns a number above those of the standard streams. Returns
-/// no descriptor, with errno, if the system refuses.
+/// no descriptor, with errno, if the system refuses. Throws as require_path().
 Descriptor open(const std::filesystem::path& path, int flags, unsigned permissions = 0666);
 /// Reads up to `size` bytes, as read(2), but signals do not interrupt it; negative, with errno, for
 /// an error.

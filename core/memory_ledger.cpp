@@ -7,13 +7,16 @@
 #include <map>
 #include <mutex>
 #include <ostream>
+#include <utility>
 
 #include <halftone/core/plain_numbers.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
 namespace {
 thread_local MemoryUse current_use = MemoryUse::activation;
+constinit thread_local ScopeOrder<MemoryUse> scopes;
 
 struct Books {
   std::mutex mutex;
@@ -42,8 +45,9 @@ std::string_view name(MemoryUse use) {
   return names[std::size_t(use)];
 }
 
-MemoryScope::MemoryScope(MemoryUse use) : before_(current_use) { current_use = use; }
-MemoryScope::~MemoryScope() { current_use = before_; }
+MemoryScope::MemoryScope(MemoryUse use)
+    : number_(scopes.begin()), before_(std::exchange(current_use, use)) {}
+MemoryScope::~MemoryScope() { scopes.end(number_, before_, current_use); }
 MemoryUse MemoryScope::current() { return current_use; }
 
 MemoryReport memory_report(Device device) {

@@ -40,6 +40,7 @@ class MemoryScope {
   static MemoryUse current();
 
  private:
+  int number_;
   MemoryUse before_;
 };
 

@@ -30,8 +30,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string suggestion(std::string_view given, std::span<const std::string_view> known) {
-  const auto nearest = std::ranges::min_element(
-      known, {}, [&](std::string_view name) { return edit_distance(given, name); });
+  constexpr std::size_t longest = 200;  // of a mistyped name; the time is its square
+  const auto nearest = given.size() > longest
+                           ? known.end()
+                           : std::ranges::min_element(known, {}, [&](std::string_view name) {
+                               return edit_distance(given, name);
+                             });
   if (nearest != known.end() && edit_distance(given, *nearest) <= 1 + given.size() / 3)
     return "Did you mean \"" + std::string(*nearest) + "\"?";
   std::string list;

@@ -15,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/core/views.h>
@@ -216,6 +217,7 @@ void stream_safetensors(const std::filesystem::path& path, const TensorSource& t
 
 SafetensorsFile load_safetensors(const std::filesystem::path& path) {
   const std::string name = path.string();
+  files::require_path("load_safetensors", path);
   // Non-blocking, so that a pipe is refused rather than waited for.
   const Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK);
   if (!file)
@@ -233,7 +235,8 @@ SafetensorsFile load_safetensors(const std::filesystem::path& path) {
     malformed(name, "header length ", header_bytes, " is beyond the end of the file of ",
               file_bytes, " bytes");
 
-  std::string text(header_bytes, '\0');
+  std::string text;
+  or_no_memory("load_safetensors", int64_t(header_bytes), [&] { text.resize(header_bytes); });
   read_all(file, text.data(), text.size(), name);
   Header header = parse_header(text, name);
   check_layout(header.entries, file_bytes - sizeof header_bytes - header_bytes, name);

@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/op_info.h>
 
@@ -42,11 +43,13 @@ template <class T> std::vector<T> Tensor::to_vector() const {
     dense = empty(shape(), dtype_of<T>, device());
     backend_for(*this).copy(*this, dense);
   }
-  const auto count = std::size_t(numel());
-  // std::vector<bool> has no data(), so every element type is copied through a plain buffer.
-  const auto buffer = std::make_unique<T[]>(count);
-  backend_for(dense).copy_to_host(dense.raw_data(), buffer.get(), count * sizeof(T));
-  return std::vector<T>(buffer.get(), buffer.get() + count);
+  return or_no_memory(running_operation("to_vector"), numel() * int64_t(sizeof(T)), [&] {
+    const auto count = std::size_t(numel());
+    // std::vector<bool> has no data(), so every element type is copied through a plain buffer.
+    const auto buffer = std::make_unique<T[]>(count);
+    backend_for(dense).copy_to_host(dense.raw_data(), buffer.get(), count * sizeof(T));
+    return std::vector<T>(buffer.get(), buffer.get() + count);
+  });
 }
 template std::vector<double> Tensor::to_vector() const;
 template std::vector<float> Tensor::to_vector() const;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/random.h>
@@ -130,8 +131,9 @@ class DataLoader::Epoch {
     const MemoryScope scope(MemoryUse::input);  // scopes are per thread, so it must be set here
     const int64_t first = number_of(own, share_) * batch_size_,
                   count = std::min(batch_size_, int64_t(order_.size()) - first);
-    Batch batch = dataset_->batch_in_epoch(
-        std::span(order_).subspan(std::size_t(first), std::size_t(count)), key_);
+    const auto samples = std::span(order_).subspan(std::size_t(first), std::size_t(count));
+    Batch batch = or_no_memory("DataLoader", int64_t(samples.size_bytes()),
+                               [&] { return dataset_->batch_in_epoch(samples, key_); });
     if (!batch.inputs.defined())
       fail<UsageError>("DataLoader", "the dataset's batch() returned undefined inputs for ", count,
                        " samples from number ", order_[std::size_t(first)],

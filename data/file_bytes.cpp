@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 
@@ -17,6 +18,7 @@ namespace halftone::data {
 namespace fs = std::filesystem;
 
 std::string file_bytes(std::string_view op, const fs::path& path, int64_t max_bytes) {
+  files::require_path(op, path);
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
@@ -37,12 +39,13 @@ std::string file_bytes(std::string_view op, const fs::path& path, int64_t max_by
   constexpr std::size_t chunk = std::size_t(1) << 20;
   const auto limit = std::size_t(std::max<int64_t>(max_bytes, 0));
   const std::uintmax_t promised = fs::file_size(path, error);
-  if (!error && promised <= limit) bytes.reserve(std::size_t(promised) + 1);
+  if (!error && promised <= limit)
+    or_no_memory(op, int64_t(promised), [&] { bytes.reserve(std::size_t(promised) + 1); });
   const std::size_t step = !error && promised < chunk ? std::size_t(promised) + 1 : chunk;
   std::ptrdiff_t got = 1;
   while (got > 0 && bytes.size() <= limit) {
     const std::size_t before = bytes.size(), wanted = std::min(step, limit + 1 - before);
-    bytes.resize(before + wanted);
+    or_no_memory(op, int64_t(before + wanted), [&] { bytes.resize(before + wanted); });
     got = files::read_some(file, bytes.data() + before, wanted);
     bytes.resize(before + std::size_t(std::max<std::ptrdiff_t>(got, 0)));
   }

@@ -2,8 +2,11 @@
 // unchanged.
 #include <halftone/nn/state_dict.h>
 
-#include <sstream>
+#include <algorithm>
+#include <map>
+#include <optional>
 
+#include <halftone/core/entries.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/error.h>
 #include <halftone/core/quoted.h>
@@ -20,8 +23,35 @@ struct CollectState final : Fields {
 
 struct Difference {
   LoadReport names;
-  std::vector<std::string> misshapen;
+  std::vector<std::string> misshapen, contradictory, lost, overlapping;
 };
+
+std::string name_and(const std::string& name, const auto&... more) {
+  PlainText text;
+  text << shortened(name, 80) << " (";
+  (text << ... << more) << ')';
+  return text.str();
+}
+
+bool same_elements(const Tensor& a, const Tensor& b) {
+  return a.storage() == b.storage() && a.offset() == b.offset() && a.shape() == b.shape() &&
+         a.strides() == b.strides();
+}
+
+/// Compares what is given for the names of one tensor: the last would win without a word.
+void compare_tied(const NamedTensors& own, const NamedTensors& given, Difference& result) {
+  std::map<const Storage*, std::vector<NamedTensors::const_iterator>> seen;
+  for (auto at = own.begin(); at != own.end(); ++at) {
+    const auto found = given.find(at->first);
+    if (found == given.end() || !found->second.defined()) continue;
+    auto& others = seen[at->second.storage().get()];
+    const auto tied = std::ranges::find_if(
+        others, [&](const auto& other) { return same_elements(other->second, at->second); });
+    if (tied == others.end()) others.push_back(at);
+    else if (!same_values(given.at((*tied)->first), found->second))
+      result.contradictory.push_back(name_and((*tied)->first, shortened(at->first, 80)));
+  }
+}
 
 Difference compare(const NamedTensors& own, const NamedTensors& given) {
   Difference result;
@@ -30,15 +60,18 @@ Difference compare(const NamedTensors& own, const NamedTensors& given) {
     if (found == given.end() || !found->second.defined()) {
       result.names.missing.push_back(name);
     } else if (found->second.shape() != x.shape()) {
-      PlainText text;
-      text << shortened(name, 80) << " (" << x.shape() << " here, " << found->second.shape()
-           << " given)";
-      result.misshapen.push_back(text.str());
+      result.misshapen.push_back(
+          name_and(name, x.shape(), " here, ", found->second.shape(), " given"));
+    } else if (has_overlap(x)) {
+      result.overlapping.push_back(shortened(name, 80));
+    } else if (const std::optional<double> lost = lost_value(found->second, x.dtype())) {
+      result.lost.push_back(name_and(name, *lost, " given, ", x.dtype(), " here"));
     }
   }
   for (const auto& [name, x] : given) {
     if (!own.contains(name)) result.names.unexpected.push_back(name);
   }
+  compare_tied(own, given, result);
   return result;
 }
 
@@ -48,23 +81,36 @@ std::string line_of(std::string_view title, const std::vector<std::string>& name
   return line.append(title).append(": ").append(listed(names)).append(".");
 }
 
-void refuse(const Difference& difference, std::string_view source) {
-  const std::string lists = line_of("Missing", difference.names.missing) +
-                            line_of("Unexpected", difference.names.unexpected) +
-                            line_of("Misshapen", difference.misshapen);
-  if (!difference.misshapen.empty())
-    fail<ShapeError>("load_state_dict", source, " does not fit the module:", lists,
-                     " Build the module with the sizes that were saved.");
-  fail<UsageError>("load_state_dict", source, " does not fit the module:", lists,
-                   " Rename them, or pass .strict = false to load what agrees.");
+/// `strict`: names that do not agree are errors as well.
+void refuse(const Difference& difference, std::string_view source, bool strict) {
+  const auto& [names, misshapen, contradictory, lost, overlapping] = difference;
+  const bool names_agree = names.missing.empty() && names.unexpected.empty();
+  const std::string lists = line_of("Missing", names.missing) +
+                            line_of("Unexpected", names.unexpected) +
+                            line_of("Misshapen", misshapen) +
+                            line_of("Different under two names of one tensor", contradictory) +
+                            line_of("Out of range", lost) + line_of("Expanded", overlapping);
+  const auto refuse_as = [&]<class Kind>(const char* remedy) {
+    fail<Kind>("load_state_dict", source, " does not fit the module:", lists, remedy);
+  };
+  if (!misshapen.empty())
+    refuse_as.operator()<ShapeError>(" Build the module with the sizes that were saved.");
+  if (!overlapping.empty())
+    refuse_as.operator()<UsageError>(
+        " Elements of an expanded tensor share their memory. Make the parameter from a clone().");
+  if (!contradictory.empty())
+    refuse_as.operator()<UsageError>(
+        " Build a module that does not tie them, or give each tensor one value.");
+  if (!lost.empty()) refuse_as.operator()<DTypeError>(" Load into a module of a wider dtype.");
+  if (strict && !names_agree)
+    refuse_as.operator()<UsageError>(" Rename them, or pass .strict = false to load what agrees.");
 }
 
 LoadReport load_from(Module& module, const NamedTensors& given, LoadOptions options,
                      std::string_view source) {
   NamedTensors own = state_dict(module);
   const Difference difference = compare(own, given);
-  const bool names_agree = difference.names.missing.empty() && difference.names.unexpected.empty();
-  if (!difference.misshapen.empty() || (options.strict && !names_agree)) refuse(difference, source);
+  refuse(difference, source, options.strict);
   for (auto& [name, x] : own) {
     const auto found = given.find(name);
     if (found == given.end() || !found->second.defined()) continue;

@@ -29,7 +29,9 @@ struct LoadReport {
 };
 
 /// Copies values into the module's tensors in place, converting dtypes and devices. Throws one
-/// ShapeError or UsageError that lists everything that does not fit; then nothing has changed.
+/// error that lists everything that does not fit; then nothing has changed: a ShapeError for
+/// shapes, a DTypeError for values that the module's dtype cannot hold, a UsageError for names and
+/// for a shared tensor with different values under its names.
 LoadReport load_state_dict(Module& module, const NamedTensors& state, LoadOptions options = {});
 
 void save(const Module& module, const std::filesystem::path& path);

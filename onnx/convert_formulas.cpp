@@ -2,6 +2,7 @@
 // written out. Short floats are computed in f32 and rounded once, as halftone's kernels do.
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/onnx/conversions.h>
@@ -36,7 +37,6 @@ HALFTONE_ONNX_TYPE(Abs);
 HALFTONE_ONNX_TYPE(Neg);
 HALFTONE_ONNX_TYPE(Sin);
 HALFTONE_ONNX_TYPE(Cos);
-HALFTONE_ONNX_TYPE(Sign);
 HALFTONE_ONNX_TYPE(Floor);
 HALFTONE_ONNX_TYPE(Ceil);
 HALFTONE_ONNX_TYPE(Round);
@@ -169,20 +169,72 @@ void elu(const Step& step) {
   step.result(f.times(step.node("Elu", {f.x}, {attribute("alpha", alpha)}), scale));
 }
 
+/// The sign of NaN is 0, which ONNX's Sign does not promise.
+void sign(const Step& step) {
+  const Formula f{step};
+  const auto as_number = [&](std::string_view type) {
+    return step.cast(f.compared(type, f.x, 0), f.x.dtype);
+  };
+  step.result(f.two("Sub", as_number("Greater"), as_number("Less")));
+}
+
 // --- two inputs
 
-/// a - b floor(a / b): Mod has the sign of b for integers only.
+/// The inputs of a division, with the arithmetic that it needs.
+struct Division {
+  const Step& step;
+  Value a, b;
+
+  explicit Division(const Step& of) : step(of), a(of.wide_input(0)), b(of.wide_input(1)) {
+    if (!is_floating(a.dtype)) a = step.cast(a, i64), b = step.cast(b, i64);
+  }
+  Value zero() const { return step.number(0, a.dtype); }
+  Value test(std::string_view type, const Value& x, const Value& y) const {
+    return step.graph().add(type, {x, y}, boolean);
+  }
+  Value where(const Value& condition, const Value& x, const Value& y) const {
+    return step.graph().add("Where", {condition, x, y}, x.dtype);
+  }
+  Value is(const Value& x, double value) const {
+    return test("Equal", x, step.number(value, x.dtype));
+  }
+  /// Returns the divisor, but 1 where an integer division would trap in the processor.
+  Value safe_divisor() const {
+    return where(test("Or", is(b, 0), is(b, -1)), step.number(1, i64), b);
+  }
+  /// Returns the exact remainder of floats, which has the sign of a, and whether that is not b's.
+  std::pair<Value, Value> rest() const {
+    const Value rest = step.node("Mod", {a, b}, {attribute("fmod", int64_t(1))});
+    const Value differs = test("Xor", test("Less", b, zero()), test("Less", rest, zero()));
+    return {rest, test("And", step.node("Not", {is(rest, 0)}), differs)};
+  }
+};
 void remainder(const Step& step) {
-  const Value a = step.wide_input(0), b = step.wide_input(1);
-  if (!is_floating(a.dtype)) return step.result(step.node("Mod", {a, b}));
-  const Value whole = step.node("Floor", {step.node("Div", {a, b})});
-  step.result(step.node("Sub", {a, step.node("Mul", {b, whole})}));
+  const Division d(step);
+  if (!is_floating(d.a.dtype)) return step.result(step.node("Mod", {d.a, d.safe_divisor()}));
+  const auto [rest, differs] = d.rest();
+  step.result(d.where(differs, step.node("Add", {rest, d.b}), rest));
 }
+/// As core/formulas.h: of floats, (a - rest) / b is a whole number but for its rounding.
 void floor_divide(const Step& step) {
-  const Value a = step.wide_input(0), b = step.wide_input(1);
-  if (is_floating(a.dtype)) return step.result(step.node("Floor", {step.node("Div", {a, b})}));
-  const Value multiple = step.node("Sub", {a, step.node("Mod", {a, b})});
-  step.result(step.node("Div", {multiple, b}));
+  const Division d(step);
+  if (!is_floating(d.a.dtype)) {
+    const Value divisor = d.safe_divisor();
+    const Value multiple = step.node("Sub", {d.a, step.node("Mod", {d.a, divisor})});
+    const Value signed_quotient = step.node("Div", {multiple, divisor});
+    const Value quotient = d.where(d.is(d.b, -1), step.node("Neg", {d.a}), signed_quotient);
+    return step.result(d.where(d.is(d.b, 0), d.zero(), quotient));
+  }
+  const auto [rest, differs] = d.rest();
+  Value quotient = step.node("Div", {step.node("Sub", {d.a, rest}), d.b});
+  const Value one = step.number(1, d.a.dtype), ratio = step.node("Div", {d.a, d.b});
+  quotient = d.where(differs, step.node("Sub", {quotient, one}), quotient);
+  const Value whole = step.node("Floor", {quotient});
+  const Value far =
+      d.test("Greater", step.node("Sub", {quotient, whole}), step.number(0.5, d.a.dtype));
+  const Value nearest = d.where(far, step.node("Add", {whole, one}), whole);
+  const Value signed_zero = step.node("Mul", {ratio, d.zero()});
+  step.result(d.where(d.is(d.b, 0), ratio, d.where(d.is(quotient, 0), signed_zero, nearest)));
 }
 void glu(const Step& step) {
   step.result(step.node("Mul", {step.wide_input(0), step.node("Sigmoid", {step.wide_input(1)})}));
@@ -212,7 +264,31 @@ void where(const Step& step) {
   const Value a = step.input(1);
   step.result(step.graph().add("Where", {step.input(0), a, step.input(2)}, a.dtype));
 }
-void cast(const Step& step) { step.result(step.cast(step.input(0), step.op<Cast>().to)); }
+/// From a float to an integer: NaN gives 0, and numbers out of range the nearest integer. ONNX
+/// leaves both open.
+void cast(const Step& step) {
+  const DType to = step.op<Cast>().to;
+  const Value x = step.input(0);
+  if (is_floating(to) || to == boolean || !is_floating(x.dtype))
+    return step.result(step.cast(x, to));
+  const Value wide = step.wide_input(0);
+  const auto where = [&](const Value& condition, const Value& a, const Value& b) {
+    return step.graph().add("Where", {condition, a, b}, a.dtype);
+  };
+  const double most = facts(to).max, least = to == u8 ? 0 : -most - 1;
+  const Value number =
+      where(step.graph().add("IsNaN", {wide}, boolean), step.number(0, wide.dtype), wide);
+  const Value lowest = step.number(least, wide.dtype), highest = step.number(most, wide.dtype);
+  if (size_of(to) < 4)  // floats hold its bounds exactly
+    return step.result(step.cast(step.node("Clip", {number, lowest, highest}), to));
+  const auto limited = [&](std::string_view test, const Value& bound, double limit,
+                           const Value& otherwise) {
+    return where(step.graph().add(test, {wide, bound}, boolean),
+                 step.graph().constant(full({}, limit, to)), otherwise);
+  };
+  const Value above = limited("GreaterOrEqual", highest, most, step.cast(number, to));
+  step.result(limited("LessOrEqual", lowest, least, above));
+}
 }  // namespace
 
 std::vector<Conversion> formula_conversions() {
@@ -244,7 +320,7 @@ std::vector<Conversion> formula_conversions() {
           conversion<Unary<Affine>>(affine),
           conversion<Unary<Sin>>(one_node<Sin_type>),
           conversion<Unary<Cos>>(one_node<Cos_type>),
-          conversion<Unary<Sign>>(one_node<Sign_type>),
+          conversion<Unary<Sign>>(sign),
           conversion<Unary<Floor>>(one_node<Floor_type>),
           conversion<Unary<Ceil>>(one_node<Ceil_type>),
           conversion<Unary<Round>>(one_node<Round_type>),

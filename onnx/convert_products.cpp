@@ -1,5 +1,7 @@
 // Matrix products and attention. Products stay in the dtype of their inputs; the softmax inside
 // attention is f32, as halftone's kernels compute it.
+#include <limits>
+
 #include <halftone/autograd/ops.h>
 #include <halftone/onnx/conversions.h>
 
@@ -52,7 +54,15 @@ Value attended(const Step& step, const Heads& heads, const AttentionSettings& se
                   {mask, scores, step.number(-std::numeric_limits<double>::infinity(), wide)}, wide)
             : step.node("Add", {scores, step.cast(mask, wide)});
   }
-  const Value weights = step.node("Softmax", {scores}, {attribute("axis", int64_t(-1))});
+  Value weights = step.node("Softmax", {scores}, {attribute("axis", int64_t(-1))});
+  if (step.has(mask_input)) {  // a query that sees no key gets 0, where a softmax has NaN
+    const Value largest =
+        step.node("ReduceMax", {scores, step.graph().integers(std::vector<int64_t>{-1})},
+                  {attribute("keepdims", int64_t(1))});
+    const Value sees_none = step.graph().add(
+        "Equal", {largest, step.number(-std::numeric_limits<double>::infinity(), wide)}, boolean);
+    weights = step.graph().add("Where", {sees_none, step.number(0, wide), weights}, wide);
+  }
   return step.node("MatMul", {step.cast(weights, heads.v.dtype), heads.v});
 }
 

@@ -2,6 +2,7 @@
 #include <halftone/onnx/save_onnx.h>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/files.h>
 #include <halftone/onnx/translator.h>
 
@@ -67,20 +68,25 @@ OnnxFile save_onnx(nn::Module& model, const OnnxForward& forward, const std::vec
                    const std::filesystem::path& path, const OnnxOptions& options) {
   check_examples(inputs, options.dynamic_batch);
   files::require_replaceable(command, path);
-  const Evaluating evaluating(model);
-  const policy::ModelNames names(model);
-  std::vector<int64_t> rows{2, 3, 5};
-  if (!options.dynamic_batch) rows = {1, 1, 1};
-  std::vector<onnx::Recording> passes;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const int64_t size = options.dynamic_batch ? rows[i] : 0;
-    passes.push_back(onnx::record(names, forward, batch_of(inputs, size, i == 2), options.region));
-  }
-  onnx::Translator translator(model, std::move(passes), rows);
-  onnx::Graph graph = translator.graph({options.input_names, options.output_names});
-  const std::string bytes = graph.serialized();
-  files::replace(command, path, bytes);
-  return {graph.opset(), graph.ir_version(), graph.node_count(), graph.weight_bytes()};
+  int64_t weight_bytes = 0;
+  for (const auto& [name, x] : model.named_parameters()) weight_bytes += x.bytes();
+  return or_no_memory(command, weight_bytes, [&] {
+    const Evaluating evaluating(model);
+    const policy::ModelNames names(model);
+    std::vector<int64_t> rows{2, 3, 5};
+    if (!options.dynamic_batch) rows = {1, 1, 1};
+    std::vector<onnx::Recording> passes;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const int64_t size = options.dynamic_batch ? rows[i] : 0;
+      passes.push_back(
+          onnx::record(names, forward, batch_of(inputs, size, i == 2), options.region));
+    }
+    onnx::Translator translator(model, std::move(passes), rows);
+    onnx::Graph graph = translator.graph({options.input_names, options.output_names});
+    const std::string bytes = graph.serialized();
+    files::replace(command, path, bytes);
+    return OnnxFile{graph.opset(), graph.ir_version(), graph.node_count(), graph.weight_bytes()};
+  });
 }
 
 OnnxFile save_onnx(nn::Layer& model, const std::vector<Tensor>& inputs,

@@ -8,6 +8,7 @@
 
 #include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/optim/update_watch.h>
 
@@ -38,6 +39,10 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
     if (!x.is_leaf())
       fail<UsageError>(name_, "parameter ", i, ", ", described(x),
                        ", was computed. Only leaves can be trained.");
+    if (has_overlap(x))
+      fail<UsageError>(name_, "parameter ", i, ", ", described(x),
+                       ", is expanded: several of its elements are one number in memory. Train a "
+                       "clone() of it.");
     if (std::find(known.begin(), known.end(), x.body().get()) != known.end())
       fail<UsageError>(name_, "parameter ", i, ", ", described(x),
                        ", appears twice. Name each parameter once.");
@@ -112,20 +117,27 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
     if (backend.capturing()) batch.device_lr = published_rate(group, device);
     slots_.clear();
     const auto first = begin;
-    for (; begin != end; ++begin) {
-      const std::size_t i = *begin;
-      prepare(parameters[i], group_index, states[i]);
-      slots_.push_back({.parameter = parameters[i],
-                        .gradient = gradient_of(group, i),
-                        .state = states[i].tensors,
-                        .gradient_factor = factor,
-                        .steps = states[i].count});
-      if (keeper_) keeper_->complete(group.first + i, slots_.back());
+    std::vector<Tensor*> made;  // states that this step creates
+    try {
+      for (; begin != end; ++begin) {
+        const std::size_t i = *begin;
+        prepare(parameters[i], group_index, states[i], made);
+        slots_.push_back({.parameter = parameters[i],
+                          .gradient = gradient_of(group, i),
+                          .state = states[i].tensors,
+                          .gradient_factor = factor,
+                          .steps = states[i].count});
+        if (keeper_) keeper_->complete(group.first + i, slots_.back());
+      }
+      batch.slots = slots_;
+      if (UpdateWatcher* const watcher = watcher_of_updates())
+        update_watched(group_index, batch, backend, *watcher);
+      else update(group_index, batch, backend);
+    } catch (...) {  // no memory: the next step is the first one of new states again
+      for (Tensor* const x : made) *x = {};
+      slots_.clear();
+      throw;
     }
-    batch.slots = slots_;
-    if (UpdateWatcher* const watcher = watcher_of_updates())
-      update_watched(group_index, batch, backend, *watcher);
-    else update(group_index, batch, backend);
     for (auto done = first; done != end; ++done)  // only now: the update may have run out of memory
       if (!states[*done].count.defined()) ++states[*done].steps;
     if (backend.capturing()) follow_replays(group_index);
@@ -161,8 +173,9 @@ int64_t StatefulOptimizer::steps_before(const ParameterState& state) const {
   return state.tensors[0].defined() ? 1 : 0;
 }
 
-/// Creates missing state; moves it with a parameter that changed its device.
-void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
+/// Creates missing state, and adds it to `made`; moves it with a parameter that changed its device.
+void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state,
+                                std::vector<Tensor*>& made) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
   const DynamicStates needed{needed_state(group, parameter)};
   if (state.count.defined() && state.count.device() != parameter.device())
@@ -174,8 +187,10 @@ void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterSta
     } else if (needed.has(int(i))) {
       require_not_capturing(parameter);
       const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
-      tensor = empty_like(parameter, dtype);
-      backend_for(tensor).fill(0, tensor);
+      Tensor zeros = empty_like(parameter, dtype);
+      backend_for(zeros).fill(0, zeros);
+      made.push_back(&tensor);
+      tensor = std::move(zeros);
       // SGD and others have no step count of their own: here the count starts with the state.
       if (state.count.defined() && !layout_.has_step) backend_for(tensor).fill(0, state.count);
     }

@@ -150,7 +150,8 @@ class StatefulOptimizer : public Optimizer {
   Tensor factor_on(Device device, int group, const Tensor& factor);
   Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
-  void prepare(const Tensor& parameter, int group, ParameterState& state) const;
+  void prepare(const Tensor& parameter, int group, ParameterState& state,
+               std::vector<Tensor*>& made) const;
 
   std::string name_;
   StateLayout layout_;

@@ -1,5 +1,7 @@
 // Whole training runs: the same seed gives the same losses to the last bit, the order of the data
 // does not depend on threads, and from the third step on no memory is requested from the system.
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -98,6 +100,127 @@ TEST_CASE("a training run frees all its bytes") {
   const MemoryReport before = memory_report();
   losses_of("lenet", 0, 2, 2);
   CHECK(memory_report().now == before.now);
+}
+
+/// A model, what makes its loss, and its training.
+struct FragileRun {
+  std::unique_ptr<nn::Layer> model;
+  Tensor inputs, targets;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::unique_ptr<amp::Training> training;
+
+  FragileRun(std::string_view name, std::string_view strategy, std::string_view rule) {
+    manual_seed(3);
+    if (name == "gpt") {
+      model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
+          .vocabulary = 50, .context = 40, .layers = 1, .heads = 2, .width = 32});
+      inputs = randint(0, 50, {3, 40}), targets = randint(0, 50, {120});
+    } else if (name == "images") {
+      model = std::make_unique<nn::Sequential>(
+          nn::Conv2d(3, 16, 3), nn::GroupNorm(4, 16), nn::Relu(), nn::MaxPool2d(2),
+          nn::Conv2d(16, 16, 3), nn::Relu(), nn::Flatten(), nn::Linear(16 * 5 * 5, 10));
+      inputs = randn({8, 3, 16, 16}), targets = randint(0, 10, {8});
+    } else {
+      model =
+          std::make_unique<nn::Sequential>(nn::Linear(100, 300), nn::Gelu(), nn::Linear(300, 20));
+      inputs = randn({64, 100}), targets = randint(0, 20, {64});
+    }
+    if (rule == "sgd")
+      optimizer = std::make_unique<optim::Sgd>(
+          model->parameters(), optim::SgdOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
+    else optimizer = std::make_unique<optim::AdamW>(model->parameters());
+    training = std::make_unique<amp::Training>(
+        amp::apply(amp::Strategy::named(strategy), *model, *optimizer));
+  }
+  void step() {
+    training->zero_grad();
+    const Tensor outputs = training->forward(*model, inputs);
+    training->backward(
+        cross_entropy(reshape(outputs, {targets.size(0), outputs.size(-1)}), targets));
+    training->clip_grad_norm(1.0);
+    training->step();
+  }
+  std::vector<std::vector<double>> weights() const {
+    std::vector<std::vector<double>> all;
+    for (const Tensor& x : model->parameters()) all.push_back(x.to_vector<double>());
+    return all;
+  }
+};
+
+TEST_CASE("every allocation of two steps fails once: an error, and the same weights afterwards") {
+  const Threads threads(2);
+  for (const auto& [name, strategy, rule, backend] : {std::array{"mlp", "amp-bf16", "sgd", "cpu"},
+                                                      {"mlp", "o2-fp16", "adamw", "reference"},
+                                                      {"images", "fp32", "adamw", "cpu"},
+                                                      {"gpt", "split-bf16", "sgd", "cpu"},
+                                                      {"gpt", "fp32", "adamw", "cpu"}}) {
+    CAPTURE(name);
+    CAPTURE(strategy);
+    CAPTURE(backend);
+    const CpuBackendScope scope(backend);
+    FragileRun whole(name, strategy, rule);
+    for (int i = 0; i < 2; ++i) whole.step();
+    const auto expected = whole.weights();
+    int64_t failures = 0;
+    for (int64_t after = 0;; ++after) {
+      CAPTURE(after);
+      FragileRun run(name, strategy, rule);
+      const MemoryReport before = memory_report();
+      bool failed = false;
+      detail::fail_one_allocation(after);
+      for (int i = 0; i < 2; ++i) {
+        try {
+          run.step();
+        } catch (const DeviceError& error) {
+          failed = true;
+          CHECK(std::string_view(error.what()).find("the system has no more") !=
+                std::string_view::npos);
+          run.training->zero_grad();
+          if (i == 0 && run.optimizer->state_dict().empty())
+            CHECK(memory_report().total_now == before.total_now);
+          run.step();
+        }
+      }
+      detail::fail_one_allocation(-1);
+      if (!failed) break;
+      ++failures;
+      REQUIRE(run.weights() == expected);
+    }
+    CHECK(failures > 20);
+  }
+}
+
+TEST_CASE("memory that runs out in operations of several threads, and in a loader's, is an error") {
+  const Threads threads(2);
+  const Tensor wide = randn({8, 20000}), a = randn({300, 300});
+  const auto survives = [](const auto& call) {
+    const auto expected = call();
+    for (int64_t after = 0;; ++after) {
+      detail::fail_one_allocation(after);
+      bool failed = false;
+      try {
+        call();
+      } catch (const DeviceError&) { failed = true; }
+      detail::fail_one_allocation(-1);
+      CHECK(call() == expected);
+      if (!failed) return after;
+    }
+  };
+  const auto values = [](const Tensor& x) { return x.to_vector<double>(); };
+  CHECK(survives([&] { return values(argsort(wide)); }) > 1);
+  CHECK(survives([&] { return values(softmax(cast(wide, bf16), -1)); }) > 1);
+  CHECK(survives([&] { return values(matmul(a, a)); }) > 1);
+  CHECK(survives([&] { return values(matmul(cast(a, bf16), cast(a, bf16))); }) > 1);
+  CHECK(survives([&] { return values(cumsum(wide, 0)); }) > 1);
+
+  const data::DataLoader loader(data::TensorDataset(arange(40), arange(40)),
+                                {.batch_size = 4, .workers = 2});
+  CHECK(survives([&] {
+          std::vector<double> all;
+          for (const data::Batch& batch : loader)
+            for (const double x : values(batch.inputs)) all.push_back(x);
+          return all;
+        }) > 10);
 }
 
 }  // namespace halftone

@@ -6,18 +6,27 @@
 namespace halftone::train {
 
 Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
-    : loop_(std::make_unique<TrainingLoop>(*this, std::move(task), optimizer, std::move(options))) {
+    : loop_(std::make_shared<TrainingLoop>(std::move(task), optimizer, std::move(options))),
+      owns_(true) {
   if (loop_->options().portable_bits) set_portable_bits(true);  // the options are valid here
 }
-Trainer::~Trainer() = default;
+Trainer::Trainer(std::shared_ptr<TrainingLoop> loop) : loop_(std::move(loop)), owns_(false) {}
+Trainer::~Trainer() {
+  if (owns_) loop_->lose_trainer();
+}
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {
-  return loop_->fit(std::move(train), std::move(validation));
+  const auto loop = loop_;
+  return loop->fit(std::move(train), std::move(validation));
 }
 MetricValues Trainer::validate(data::DataLoader loader) {
-  return loop_->validate(std::move(loader));
+  const auto loop = loop_;
+  return loop->validate(std::move(loader));
 }
-Tensor Trainer::predict(data::DataLoader loader) { return loop_->predict(std::move(loader)); }
+Tensor Trainer::predict(data::DataLoader loader) {
+  const auto loop = loop_;
+  return loop->predict(std::move(loader));
+}
 void Trainer::save(const std::filesystem::path& path) const { loop_->save(path); }
 
 void Trainer::stop(std::string reason) { loop_->stop(std::move(reason)); }

@@ -44,6 +44,7 @@ class Trainer {
   Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
+  /// In a function that fit() calls: fit() ends with a UsageError as soon as that function returns.
   ~Trainer();
 
   /// Trains until a limit is reached, stop() is called, or a signal comes. Another call continues
@@ -92,7 +93,11 @@ class Trainer {
   int ranks() const;
 
  private:
-  std::unique_ptr<TrainingLoop> loop_;
+  friend class TrainingLoop;
+  explicit Trainer(std::shared_ptr<TrainingLoop> loop);
+
+  std::shared_ptr<TrainingLoop> loop_;  // fit() and its like hold it until they return
+  bool owns_;
 };
 
 }  // namespace halftone::train

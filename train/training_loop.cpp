@@ -50,9 +50,15 @@ double TrainingLoop::seconds() const {
   return seconds_before_ + std::chrono::duration<double>(Clock::now() - *started_at_).count();
 }
 
-TrainingLoop::TrainingLoop(Trainer& trainer, Task task, optim::Optimizer& optimizer,
-                           TrainerOptions options)
-    : trainer_(trainer),
+void TrainingLoop::require_trainer() const {
+  if (lost_trainer_)
+    fail<UsageError>("Trainer",
+                     "it was destroyed by a callback or another function that it called. Destroy "
+                     "it after fit() has returned, and call stop() to end earlier.");
+}
+
+TrainingLoop::TrainingLoop(Task task, optim::Optimizer& optimizer, TrainerOptions options)
+    : trainer_(std::shared_ptr<TrainingLoop>(std::shared_ptr<TrainingLoop>(), this)),
       world_(world()),
       task_(checked(std::move(task))),
       options_(for_this_rank(effective(std::move(options)))),
@@ -100,7 +106,7 @@ FitResult TrainingLoop::fit_here(data::DataLoader train,
     started_at_ = Clock::now(), reason_.reset();
     const Running running{*this};
     const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
-    for (const auto& callback : options_.callbacks) callback->on_fit_start(trainer_);
+    each_callback([&](Callback& callback) { callback.on_fit_start(trainer_); });
     finish_step();
     check_limits();
     while (!reason_) run_epoch();
@@ -221,7 +227,7 @@ bool TrainingLoop::run_group(data::DataLoader::Iterator& next) {
 
 TrainingLoop::Fetched TrainingLoop::fetch(data::Batch batch) {
   const int64_t size = batch.inputs.size(0);
-  for (const auto& callback : options_.callbacks) callback->on_batch_start(trainer_, batch);
+  each_callback([&](Callback& callback) { callback.on_batch_start(trainer_, batch); });
   if (batch.inputs.size(0) != size)
     fail<UsageError>("Trainer", "a callback made a batch of ", size, " samples one of ",
                      batch.inputs.size(0), ". Keep their number.");
@@ -253,13 +259,17 @@ TrainingLoop::Pass TrainingLoop::forward(Fetched fetched) {
   default_generator().set_state(fetched.random);
   const Tensor outputs = outputs_of(task_, training_, batch);
   const Tensor loss = loss_of(task_, outputs, batch);
-  for (const auto& callback : options_.callbacks)
-    if (!callback->on_loss(trainer_, loss)) {
+  require_trainer();
+  for (const auto& callback : options_.callbacks) {
+    const bool accepted = callback->on_loss(trainer_, loss);
+    require_trainer();
+    if (!accepted) {
       if (!callback->drops_steps())
         fail<UsageError>("Trainer", "a callback dropped a step, but its drops_steps() is false. ",
                          "Let it say true, so that buffers are kept.");
       return {std::move(fetched), outputs, loss, false};
     }
+  }
   return {std::move(fetched), outputs, loss, true};
 }
 
@@ -347,8 +357,10 @@ bool TrainingLoop::saves_by_plan() const {
 /// Calls a hook of every callback. After an exception the next call goes on with the callback that
 /// threw.
 void TrainingLoop::call_each(void (Callback::*hook)(Trainer&)) {
-  for (; left_.callback < options_.callbacks.size(); ++left_.callback)
+  for (; left_.callback < options_.callbacks.size(); ++left_.callback) {
     ((*options_.callbacks[left_.callback]).*hook)(trainer_);
+    require_trainer();
+  }
   left_.callback = 0;
 }
 
@@ -400,7 +412,7 @@ void TrainingLoop::log_step() {
   }
   if (options_.clip_norm > 0) log("train/gradient_norm", gradient_norm_.item());
   log_waiting();
-  for (const auto& callback : options_.callbacks) callback->on_log(trainer_);
+  each_callback([&](Callback& callback) { callback.on_log(trainer_); });
 }
 
 void TrainingLoop::end_epoch() {
@@ -464,7 +476,7 @@ void TrainingLoop::check_limits() {
 FitResult TrainingLoop::finish() {
   std::exception_ptr failure;
   try {
-    for (const auto& callback : options_.callbacks) callback->on_fit_end(trainer_);
+    each_callback([&](Callback& callback) { callback.on_fit_end(trainer_); });
   } catch (...) { failure = std::current_exception(); }
   const int before = signal_of_all();
   const bool interruption = left_.interrupted || *reason_ == max_time_is_over ||

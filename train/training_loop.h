@@ -20,10 +20,12 @@ namespace halftone::train {
 
 class TrainingLoop {
  public:
-  /// Callbacks get `trainer`.
-  TrainingLoop(Trainer& trainer, Task task, optim::Optimizer& optimizer, TrainerOptions options);
+  TrainingLoop(Task task, optim::Optimizer& optimizer, TrainerOptions options);
   TrainingLoop(const TrainingLoop&) = delete;
   TrainingLoop& operator=(const TrainingLoop&) = delete;
+
+  /// Makes a call of fit() that goes on throw UsageError: the user's Trainer is destroyed.
+  void lose_trainer() { lost_trainer_ = true; }
 
   // --- the functions of Trainer, documented there
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation);
@@ -87,6 +89,11 @@ class TrainingLoop {
   std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
                                                         bool interruptible);
   double seconds() const;
+  void require_trainer() const;
+  /// Calls f for each callback, each of which may destroy the Trainer.
+  template <class F> void each_callback(const F& f) const {
+    for (const auto& callback : options_.callbacks) f(*callback), require_trainer();
+  }
 
   // --- training_loop_ranks.cpp: agreement of several processes; does nothing with one process
   TrainerOptions for_this_rank(TrainerOptions options) const;
@@ -106,7 +113,8 @@ class TrainingLoop {
   void log_waiting();
   [[noreturn]] void end_all(std::string_view message) const;
 
-  Trainer& trainer_;
+  Trainer trainer_;  // for callbacks: theirs outlives the user's while a call goes on
+  bool lost_trainer_ = false;
   Communicator& world_;
   Task task_;
   TrainerOptions options_;

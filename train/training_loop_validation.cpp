@@ -56,8 +56,7 @@ std::optional<std::map<std::string, double>> TrainingLoop::evaluate(data::DataLo
                                                                     bool interruptible) {
   const Evaluation scope(task_.model);
   std::vector<std::shared_ptr<void>> held;
-  for (const auto& callback : options_.callbacks)
-    held.push_back(callback->during_validation(trainer_));
+  each_callback([&](Callback& callback) { held.push_back(callback.during_validation(trainer_)); });
   RunningMean loss_mean;
   std::vector<TaskMetric> metrics = task_.metrics;
   for (TaskMetric& metric : metrics) metric.reset();

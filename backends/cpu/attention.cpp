@@ -111,15 +111,18 @@ template <class Blocks> void forward_all(const Call& call, Tensor& y, Tensor& lo
   const int64_t pieces = std::min(reference::pieces_of(omp_get_max_threads(), call.heads),
                                   reference::pieces_of(call.l, Blocks::block_rows()));
   const int64_t rows = reference::pieces_of(call.l, pieces);
+  reference::RegionError error;
 #pragma omp parallel
   {
-    Forward<Blocks> forward(call, y, log_sum_exp);
+    reference::OfThread<Forward<Blocks>> forward(error, call, y, log_sum_exp);
 #pragma omp for schedule(dynamic)
     for (int64_t task = 0; task < call.heads * pieces; ++task) {
       const int64_t begin = task % pieces * rows;
-      if (begin < call.l) forward.run(task / pieces, begin, std::min(call.l, begin + rows));
+      if (begin < call.l && forward)
+        forward->run(task / pieces, begin, std::min(call.l, begin + rows));
     }
   }
+  error.rethrow();
 }
 }  // namespace
 }  // namespace cpu::attention

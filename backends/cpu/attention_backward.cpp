@@ -167,12 +167,15 @@ template <class Blocks> class Backward {
 template <class Blocks>
 void backward_all(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                   Tensor& dq, Tensor& dk, Tensor& dv) {
+  reference::RegionError error;
 #pragma omp parallel
   {
-    Backward<Blocks> backward(call, y, log_sum_exp, dy, dq, dk, dv);
+    reference::OfThread<Backward<Blocks>> backward(error, call, y, log_sum_exp, dy, dq, dk, dv);
 #pragma omp for schedule(dynamic)
-    for (int64_t head = 0; head < call.heads / call.group; ++head) backward.run(head);
+    for (int64_t head = 0; head < call.heads / call.group; ++head)
+      if (backward) backward->run(head);
   }
+  error.rethrow();
 }
 }  // namespace
 }  // namespace cpu::attention

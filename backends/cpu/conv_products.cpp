@@ -62,18 +62,20 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
   const int64_t wanted = reference::pieces_of(8 * int64_t(omp_get_max_threads()), row_blocks);
   const int64_t width = even_piece(n, std::max(unit, n / wanted), unit);
   const int64_t column_blocks = reference::pieces_of(n, width);
+  reference::RegionError error;
 #pragma omp parallel if (windows.pixels() * depth * n > (1 << 18))
   {
     const simd::Kernels& kernels = simd_kernels();
     const int64_t tile = kernels.tile_rows;
-    Workspace<const float*> pieces(rows / tile * taps * tile);
-    Workspace<float> block(rows * width);
+    reference::OfThread<Workspace<const float*>> pieces(error, rows / tile * taps * tile);
+    reference::OfThread<Workspace<float>> block(error, rows * width);
 #pragma omp for schedule(dynamic)
     for (int64_t task = 0; task < row_blocks * column_blocks; ++task) {
+      if (!pieces || !block) continue;
       const int64_t first = task / column_blocks * rows, j0 = task % column_blocks * width;
       const int64_t count = std::min(rows, windows.pixels() - first),
                     columns = std::min(width, n - j0);
-      find_windows(windows, first, count, zeros.data(), pieces.data());
+      find_windows(windows, first, count, zeros.data(), pieces->data());
       for (int64_t tap = 0; tap < taps; tap += taps_at_once)
         for (int64_t c = 0; c < channels; c += channels_at_once) {
           const int64_t these = std::min(taps_at_once, taps - tap),
@@ -82,15 +84,16 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
           for (int64_t j = 0; j < columns; j += unit)
             for (int64_t i = 0; i < count; i += tile)
               kernels.tile_product_of_pieces(
-                  these, length, pieces.data() + i * taps + tap * tile, c,
+                  these, length, pieces->data() + i * taps + tap * tile, c,
                   packed.data() + (j0 + j) * depth + (tap * channels + c) * unit,
                   std::min(tile, count - i), std::min(unit, columns - j),
-                  bias && begins ? bias + j0 + j : nullptr, !begins, block.data() + i * width + j,
+                  bias && begins ? bias + j0 + j : nullptr, !begins, block->data() + i * width + j,
                   width);
         }
-      take(first, count, j0, columns, block.data(), width);
+      take(first, count, j0, columns, block->data(), width);
     }
   }
+  error.rethrow();
 }
 }  // namespace
 

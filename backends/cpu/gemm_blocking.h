@@ -91,9 +91,10 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
     const int64_t parts =
         even ? 1 : std::min(row_tiles_, reference::pieces_of(4 * threads, panels_));
     const int64_t tiles = reference::pieces_of(row_tiles_, parts);
+    reference::RegionError error;
 #pragma omp parallel if (parallel_)
     {
-      Workspace<float> buffer(tile_n_ * chunk_);
+      reference::OfThread<Workspace<float>> buffer(error, tile_n_ * chunk_);
       for (int64_t begin = 0; begin < k_; begin += most) {
         const int64_t end = std::min(k_, begin + most),
                       chunks = reference::pieces_of(end - begin, chunk_);
@@ -106,16 +107,18 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
         for (int64_t start = begin; start < end; start += chunk_)
 #pragma omp for schedule(static) nowait
           for (int64_t task = 0; task < panels_ * parts; ++task) {
+            if (!buffer) continue;
             const int64_t j = task % panels_ * tile_n_, first = task / panels_ * tiles;
             const float* const packed = rows.data() + (start - begin) * size;
             const Panels panel =
-                panels_of_(j, std::min(tile_n_, n_ - j), start, depth_at(start), buffer.data());
+                panels_of_(j, std::min(tile_n_, n_ - j), start, depth_at(start), buffer->data());
             for (int64_t t = first; t < std::min(row_tiles_, first + tiles); ++t)
               multiply(t, packed + t * tile_m_ * depth_at(start), j, panel, start);
           }
 #pragma omp barrier
       }
     }
+    error.rethrow();
   }
 
   void by_blocks() const {
@@ -123,9 +126,11 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
     const BlockCut cut(row_tiles_, panels_, block_columns / tile_n_, packing,
                        parallel_ ? omp_get_max_threads() : 1);
     const int64_t height = cut.block_rows(), width = cut.block_columns();
+    reference::RegionError error;
 #pragma omp parallel if (parallel_)
     {
-      Workspace<float> rows(group_tiles * tile_m_ * chunk_), columns(width * tile_n_ * chunk_);
+      reference::OfThread<Workspace<float>> rows(error, group_tiles * tile_m_ * chunk_),
+          columns(error, width * tile_n_ * chunk_);
       for (int64_t start = 0; start < k_; start += chunk_) {
         int64_t packed = -1;
         // The static schedule gives a thread the same blocks of c in every chunk, so no barrier is
@@ -134,20 +139,21 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
         for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
           const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width;
           // The last block may begin beyond the edge.
-          if (t0 >= row_tiles_ || p0 >= panels_) continue;
+          if (t0 >= row_tiles_ || p0 >= panels_ || !rows || !columns) continue;
           const int64_t tiles = std::min(t0 + height, row_tiles_),
                         panels = std::min(width, panels_ - p0);
-          if (p0 != packed) pack_panels(p0, panels, start, columns.data());
+          if (p0 != packed) pack_panels(p0, panels, start, columns->data());
           packed = p0;
           for (int64_t t = t0; t < tiles; t += group_tiles)
-            multiply_group(t, std::min(group_tiles, tiles - t), p0, panels, start, rows.data(),
-                           columns.data());
+            multiply_group(t, std::min(group_tiles, tiles - t), p0, panels, start, rows->data(),
+                           columns->data());
         }
       }
       // No thread returns its workspace before all have theirs, so every call needs the same
       // memory.
 #pragma omp barrier
     }
+    error.rethrow();
   }
 
   void pack_panels(int64_t p, int64_t count, int64_t start, float* to) const {

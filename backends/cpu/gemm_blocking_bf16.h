@@ -172,9 +172,11 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
   Workspace<uint16_t> shared(
       together ? std::min<int64_t>(2, pieces_of(k, cut.chunk)) * rows_of_chunk : 0);
 
+  reference::RegionError error;
 #pragma omp parallel if (parallel)
   {
-    Worker<Products, LeftRows, PackColumns> worker(left, pack_columns, to, cut, width);
+    reference::OfThread<Worker<Products, LeftRows, PackColumns>> worker(error, left, pack_columns,
+                                                                        to, cut, width);
     for (int64_t start = 0; start < k; start += cut.chunk) {
       const int64_t depth = std::min(cut.chunk, k - start);
       uint16_t* const all_rows =
@@ -198,7 +200,7 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
 #pragma omp for schedule(static) nowait
       for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
         const int64_t i = task % cut.row_blocks * height, j = task / cut.row_blocks * width;
-        if (i >= m || j >= n) continue;  // the last block may begin beyond the edge
+        if (i >= m || j >= n || !worker) continue;  // the last block may begin beyond the edge
         const Part x{.i = i,
                      .rows = std::min(height, m - i),
                      .j = j,
@@ -206,14 +208,15 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
                      .start = start,
                      .depth = depth,
                      .last = start + depth == k};
-        if (j != packed) worker.pack_columns(x);
+        if (j != packed) worker->pack_columns(x);
         packed = j;
-        worker.multiply(x, all_rows);
+        worker->multiply(x, all_rows);
       }
     }
     // No thread returns its workspace before all have theirs, so every call needs the same memory.
 #pragma omp barrier
   }
+  error.rethrow();
 }
 
 }  // namespace panel_product

@@ -58,6 +58,7 @@ class ListSizes {
 template <class Body> void parallel_list(const ListSizes& sizes, const Body& body) {
   constexpr int64_t worth_threads = 4 * list_piece;
   const int64_t total = sizes.total();
+  reference::RegionError error;
 #pragma omp parallel if (total > worth_threads)
   {
     const int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
@@ -66,10 +67,11 @@ template <class Body> void parallel_list(const ListSizes& sizes, const Body& bod
       const int64_t n = sizes[tensor];
       for (int64_t begin = 0; begin < n; begin += list_piece, ++number)
         if ((before + begin) * threads / total == own)
-          body(tensor, begin, std::min(n, begin + list_piece), number);
+          error.keep([&] { body(tensor, begin, std::min(n, begin + list_piece), number); });
       before += n;
     }
   }
+  error.rethrow();
 }
 
 }  // namespace halftone::cpu

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/core/views.h>
@@ -38,6 +39,15 @@ void check_header(const ImageHeader& header, std::string_view name, const ImageO
   if (!header.problem.empty())
     fail<FormatError>("read_image", "damaged image: ", name, ": ", header.problem,
                       ". Fetch the file again.");
+}
+
+/// The decoder would take the four channels of a JPEG for YCbCr and drop one.
+void check_colors(const ImageHeader& header, std::string_view name) {
+  const bool known = header.adobe_transform == 0 || header.adobe_transform == 2;
+  if (header.format == ImageFormat::jpeg && header.bytes_per_pixel == 4 && !known)
+    fail<FormatError>("read_image", "unknown colors: ", name,
+                      " is a JPEG of four channels, and no marker of Adobe's says whether they are "
+                      "CMYK or YCCK. Convert it to RGB with the program that wrote it.");
 }
 
 /// Returns the memory limit of decoding, in bytes. JPEG: planes and, if progressive, coefficients
@@ -80,12 +90,14 @@ Tensor decode_image(std::span<const uint8_t> bytes, std::string_view name,
       header = again, bytes = completed;
   }
   check_header(header, name, options);
+  check_colors(header, name);
   if (header.palette_at > 0)
     completed = with_whole_palette(bytes, header.palette_at), bytes = completed;
 
   const auto channels = int64_t(options.channels);
-  const DecodedBytes decoded =
-      decode_with_stb(bytes, int(channels), memory_for(header, bytes.size()));
+  const int64_t memory = memory_for(header, bytes.size());
+  const DecodedBytes decoded = or_no_memory(
+      "read_image", memory, [&] { return decode_with_stb(bytes, int(channels), memory); });
   if (!decoded.problem.empty())
     fail<FormatError>("read_image", "damaged image: ", name, ": ", decoded.problem,
                       ". Fetch the file again.");

@@ -24,7 +24,8 @@ struct ImageOptions {
 
 /// Returns the image of a JPEG or PNG file, recognized by content, as u8 [height, width, channels].
 /// EXIF orientation is not applied. Throws FormatError, which names the file, for a file that is
-/// missing, of another format, damaged, truncated or above a limit.
+/// missing, of another format, damaged, truncated, above a limit, or of colors that it does not
+/// say.
 Tensor read_image(const std::filesystem::path& path, const ImageOptions& options = {});
 
 /// The same for bytes in memory; messages use `name` for the file.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <halftone/core/error.h>
+#include <halftone/core/files.h>
 #include <halftone/core/quoted.h>
 
 namespace halftone::data {
@@ -26,6 +27,7 @@ std::string lower(std::string text) {
 }
 
 std::vector<std::string> class_directories(const fs::path& root) {
+  files::require_path("image_folder", root);
   std::error_code error;
   if (!fs::is_directory(root, error))
     fail<FormatError>("image_folder", "no directory ", root.string(),

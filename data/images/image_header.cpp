@@ -92,6 +92,13 @@ std::string frame_problem(Cursor segment, ImageHeader& header) {
   return {};
 }
 
+/// Reads how the colors of four channels are coded, where stb_image reads it.
+void read_adobe(std::span<const uint8_t> segment, ImageHeader& header) {
+  constexpr std::array<uint8_t, 6> name{'A', 'd', 'o', 'b', 'e', 0};
+  if (segment.size() >= 12 && std::equal(name.begin(), name.end(), segment.begin()))
+    header.adobe_transform = segment[11];
+}
+
 std::string jpeg_problem(Cursor& file, ImageHeader& header) {
   file.at = 2;
   int scans = 0, tables = 0;
@@ -116,6 +123,7 @@ std::string jpeg_problem(Cursor& file, ImageHeader& header) {
     std::string problem;
     if (marker == 0xc4) problem = huffman_problem(segment, tables);
     if (frame) problem = frame_problem(segment, header), framed = true;
+    if (marker == 0xee) read_adobe(segment.bytes, header);
     if (!problem.empty()) return problem;
     file.at = start + length;
     if (marker != 0xda) {

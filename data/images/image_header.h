@@ -19,6 +19,7 @@ struct ImageHeader {
   int64_t bytes_per_pixel = 0;    // for the samples in the file, rounded up
   bool truncated = false;         // the file ends before its end marker
   std::size_t palette_at = 0;     // start of the first palette's chunk of a PNG; 0: none
+  int adobe_transform = -1;       // of a JPEG, from Adobe's marker; -1: there is none
   std::string problem{};          // the problem of the structure; empty: none
 };
 

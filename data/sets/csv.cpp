@@ -8,7 +8,10 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <type_traits>
 
+#include <halftone/core/caching_allocator.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/quoted.h>
@@ -104,32 +107,34 @@ CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options) 
 }
 
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
-  if (options.separator == '"' || options.separator == '\n' || options.separator == '\r')
-    fail<UsageError>(where, "the separator is a quote or an end of line. Use ',', ';' or a tab.");
-  CsvTable table;
-  table.source_ = "the text";
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte-order mark
-  Cells cells(text, options.separator, table.source_);
-  bool named = false;
-  while (!cells.done()) {
-    const int64_t line = cells.line();
-    const std::size_t before = table.cells_.size(), count = cells.next_line(table.cells_);
-    if (count == 1 && trimmed(table.cells_[before]).empty()) {  // an empty line
-      table.cells_.shorten(before);
-      continue;
+  return or_no_memory(where, int64_t(text.size()), [&] {
+    if (options.separator == '"' || options.separator == '\n' || options.separator == '\r')
+      fail<UsageError>(where, "the separator is a quote or an end of line. Use ',', ';' or a tab.");
+    CsvTable table;
+    table.source_ = "the text";
+    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte-order mark
+    Cells cells(text, options.separator, table.source_);
+    bool named = false;
+    while (!cells.done()) {
+      const int64_t line = cells.line();
+      const std::size_t before = table.cells_.size(), count = cells.next_line(table.cells_);
+      if (count == 1 && trimmed(table.cells_[before]).empty()) {  // an empty line
+        table.cells_.shorten(before);
+        continue;
+      }
+      if (!named) {
+        table.name_columns(options.header);
+        named = true;
+        if (options.header) table.cells_.shorten(0);
+        if (options.header) continue;
+      }
+      if (count != table.columns_.size())
+        fail<FormatError>(where, "line ", line, " has ", count, " cells, the first has ",
+                          table.columns_.size(), ". Every line must have as many.");
+      table.lines_.push_back(line);
     }
-    if (!named) {
-      table.name_columns(options.header);
-      named = true;
-      if (options.header) table.cells_.shorten(0);
-      if (options.header) continue;
-    }
-    if (count != table.columns_.size())
-      fail<FormatError>(where, "line ", line, " has ", count, " cells, the first has ",
-                        table.columns_.size(), ". Every line must have as many.");
-    table.lines_.push_back(line);
-  }
-  return table;
+    return table;
+  });
 }
 
 /// Names columns from the first line, the only one read at this time.
@@ -166,46 +171,120 @@ std::string_view CsvTable::cell(int64_t row, std::string_view column) const {
   return cells_[std::size_t(row) * columns_.size() + place_of(column)];
 }
 
-Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) const {
-  std::vector<std::size_t> places;
-  for (const std::string& column : columns) places.push_back(place_of(column));
-  std::vector<double> values;
+void CsvTable::refuse_cell(std::size_t row, std::size_t place, std::string_view problem,
+                           std::string_view remedy) const {
+  fail<FormatError>(
+      where, source_, ", line ", lines_[row], ", column ", in_quotes(columns_[place], 40), ": ",
+      in_quotes(cells_[row * columns_.size() + place], 40), ' ', problem, ". ", remedy);
+}
+
+namespace {
+enum class Parsed { number, no_number, out_of_range };
+
+/// Returns whether a number that no double can hold is too small for one, and not too large.
+bool is_tiny(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const std::size_t e = text.find_first_of("eE");
+  return e != std::string_view::npos ? text.substr(e + 1).starts_with('-')
+                                     : text.starts_with('0') || text.starts_with('.');
+}
+
+/// Reads a whole text as a T, rounded once. What is too small for a T becomes 0.
+template <class T> Parsed parse(std::string_view text, T& value) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || stop != end || error == std::errc::invalid_argument) {
+    if constexpr (std::is_integral_v<T>) {  // 3.0 and 1e3 are whole as well
+      double real = 0;
+      const Parsed result = parse(text, real);
+      if (result != Parsed::number) return result;
+      if (real != std::trunc(real) || std::abs(real) > 0x1p53) return Parsed::out_of_range;
+      value = T(real);
+      return Parsed::number;
+    }
+    return Parsed::no_number;
+  }
+  if (error == std::errc()) return Parsed::number;
+  if constexpr (std::is_same_v<T, float>) {
+    double wide = 0;
+    if (std::from_chars(text.data(), end, wide).ec == std::errc()) {
+      value = float(wide);
+      return std::isfinite(value) ? Parsed::number : Parsed::out_of_range;
+    }
+  }
+  if (std::is_integral_v<T> || !is_tiny(text)) return Parsed::out_of_range;
+  value = 0;
+  return Parsed::number;
+}
+}  // namespace
+
+template <class T>
+Tensor CsvTable::parsed(const std::vector<std::size_t>& places, DType dtype) const {
+  std::vector<T> values;
   values.reserve(std::size_t(rows()) * places.size());
+  const auto refuse = [&](std::size_t row, std::size_t place) {
+    refuse_cell(row, place, "cannot be a number in " + std::string(name(dtype)),
+                "Read the column in a wider dtype, or fix the file.");
+  };
   for (std::size_t row = 0; row < std::size_t(rows()); ++row)
     for (const std::size_t place : places) {
-      std::string_view text = trimmed(cells_[row * columns_.size() + place]);
-      if (text.starts_with('+')) text.remove_prefix(1);
-      double value = 0;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      if (error != std::errc() || end != text.data() + text.size() || text.empty())
-        fail<FormatError>(where, source_, ", line ", lines_[row], ", column ",
-                          in_quotes(columns_[place], 40), ": ",
-                          in_quotes(cells_[row * columns_.size() + place], 40),
-                          " is not a number. Fix the file, or read the column as classes.");
+      T value = 0;
+      const Parsed result = parse(trimmed(cells_[row * columns_.size() + place]), value);
+      if (result == Parsed::no_number)
+        refuse_cell(row, place, "is not a number", "Fix the file, or read the column as classes.");
+      if (result == Parsed::out_of_range) refuse(row, place);
       values.push_back(value);
     }
-  return from_vector(values, {rows(), int64_t(places.size())}, dtype);
+  const Shape shape{rows(), int64_t(places.size())};
+  if (dtype_of<T> != dtype)
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (lost_value(scalar(double(values[i]), dtype_of<T>), dtype))
+        refuse(i / places.size(), places[i % places.size()]);
+  return from_vector(values, shape, dtype);
+}
+
+Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) const {
+  return or_no_memory(where, int64_t(rows() * int64_t(columns.size() * sizeof(double))), [&] {
+    std::vector<std::size_t> places;
+    for (const std::string& column : columns) places.push_back(place_of(column));
+    if (dtype == f32) return parsed<float>(places, dtype);
+    return is_floating(dtype) ? parsed<double>(places, dtype) : parsed<int64_t>(places, dtype);
+  });
 }
 
 Tensor CsvTable::column(const std::string& name, DType dtype) const {
   return *views::reshape(numbers({name}, dtype), {rows()});
 }
 
-Classes CsvTable::classes(const std::string& column) const {
-  const std::size_t place = place_of(column);
-  std::map<std::string, int64_t, std::less<>> known;
-  for (std::size_t row = 0; row < std::size_t(rows()); ++row)
-    known.emplace(cells_[row * columns_.size() + place], 0);
-  Classes result;
-  for (auto& [name, number] : known) {
-    number = int64_t(result.names.size());
-    result.names.push_back(name);
-  }
-  std::vector<int64_t> numbers;
-  for (std::size_t row = 0; row < std::size_t(rows()); ++row)
-    numbers.push_back(known.find(cells_[row * columns_.size() + place])->second);
-  result.numbers = from_vector(numbers, {rows()}, i64);
-  return result;
+Classes CsvTable::classes(const std::string& column, const std::vector<std::string>& names) const {
+  return or_no_memory(where, int64_t(rows() * int64_t(sizeof(int64_t))), [&] {
+    const std::size_t place = place_of(column);
+    std::map<std::string, int64_t, std::less<>> known;
+    Classes result{.numbers = {}, .names = names};
+    for (const std::string& name : names)
+      if (!known.emplace(name, int64_t(known.size())).second)
+        fail<UsageError>(where, "two classes are called ", in_quotes(name, 40),
+                         ". Pass the names of another table's classes.");
+    if (names.empty()) {
+      for (std::size_t row = 0; row < std::size_t(rows()); ++row)
+        known.emplace(cells_[row * columns_.size() + place], 0);
+      for (auto& [name, number] : known) {
+        number = int64_t(result.names.size());
+        result.names.push_back(name);
+      }
+    }
+    std::vector<int64_t> numbers;
+    for (std::size_t row = 0; row < std::size_t(rows()); ++row) {
+      const auto found = known.find(cells_[row * columns_.size() + place]);
+      if (found == known.end())
+        refuse_cell(row, place, "is none of the " + std::to_string(names.size()) + " classes given",
+                    "Pass the names of a table that has them all.");
+      numbers.push_back(found->second);
+    }
+    result.numbers = from_vector(numbers, {rows()}, i64);
+    return result;
+  });
 }
 
 std::vector<std::string> CsvTable::columns_without(const std::vector<std::string>& left_out) const {

@@ -53,14 +53,16 @@ class CsvTable {
   /// Returns a cell as written in the file, without quotes. Row 0 is the first after the header.
   std::string_view cell(int64_t row, std::string_view column) const;
 
-  /// Returns these columns as f32 [rows, columns], or f64. Throws FormatError, with line and
-  /// column, for a cell that is not a number (also an empty one); UsageError for an unknown column,
-  /// with the nearest name.
+  /// Returns these columns as f32 [rows, columns], or in another dtype; each number is rounded
+  /// once. Throws FormatError, with line and column, for a cell that is not a number (also an empty
+  /// one) or that the dtype cannot hold; UsageError for an unknown column.
   Tensor numbers(const std::vector<std::string>& columns, DType dtype = f32) const;
   /// Returns one column as f32 [rows].
   Tensor column(const std::string& name, DType dtype = f32) const;
-  /// Returns a column of any texts as classes.
-  Classes classes(const std::string& column) const;
+  /// Returns a column of any texts as classes. `names` are those of the training table, if this is
+  /// another one: equal texts get equal numbers. Throws FormatError, with the line, for a text that
+  /// is none of them.
+  Classes classes(const std::string& column, const std::vector<std::string>& names = {}) const;
   /// Returns the names of all columns but these, in the order of the file.
   std::vector<std::string> columns_without(const std::vector<std::string>& left_out) const;
 
@@ -68,6 +70,9 @@ class CsvTable {
   friend CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options);
   friend CsvTable csv_from_text(std::string_view text, const CsvOptions& options);
   std::size_t place_of(std::string_view column) const;
+  [[noreturn]] void refuse_cell(std::size_t row, std::size_t place, std::string_view problem,
+                                std::string_view remedy) const;
+  template <class T> Tensor parsed(const std::vector<std::size_t>& places, DType dtype) const;
   void name_columns(bool header);
 
   std::string source_;  // for messages

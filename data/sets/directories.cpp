@@ -3,12 +3,14 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 namespace halftone::data {
 
 namespace fs = std::filesystem;
 
 std::vector<fs::path> directories_to_search(const std::string& given, std::string_view name) {
+  files::require_path(name, given);
   if (!given.empty()) return {given};
   std::vector<fs::path> directories;
   if (const char* root = environment_variable("HALFTONE_DATA")) {

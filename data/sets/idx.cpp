@@ -28,6 +28,7 @@ constexpr std::size_t chunk_bytes = std::size_t(1) << 20;
 class GzipFile {
  public:
   explicit GzipFile(const std::string& path) : path_(path) {
+    files::require_path("read_idx", path);
     files::Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK);
     if (file) file_ = gzdopen(file.get(), "rb");
     if (file_) {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
 #include <halftone/core/quoted.h>
 #include <halftone/data/text/byte_pair_tokenizer.h>
@@ -106,61 +107,65 @@ BytePairTokenizer::BytePairTokenizer(const fs::path& vocabulary_json, const fs::
 
 void BytePairTokenizer::read_vocabulary(const fs::path& path) {
   const std::string text = file_bytes(op, path, largest_file);
-  // The parser would take a zero byte for the end of the text and never read the rest.
-  if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
-    fail_file(path, "it is not JSON from byte " + std::to_string(zero + 1) + " on, a zero byte");
-  VocabularyReader reader;
-  nlohmann::json::sax_parse(text, &reader);
-  if (!reader.problem.empty()) fail_file(path, reader.problem);
+  or_no_memory(op, int64_t(text.size()), [&] {
+    // The parser would take a zero byte for the end of the text and never read the rest.
+    if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
+      fail_file(path, "it is not JSON from byte " + std::to_string(zero + 1) + " on, a zero byte");
+    VocabularyReader reader;
+    nlohmann::json::sax_parse(text, &reader);
+    if (!reader.problem.empty()) fail_file(path, reader.problem);
 
-  bytes_of_.resize(reader.tokens.size());
-  std::vector<bool> taken(reader.tokens.size());
-  for (const auto& [written, number] : reader.tokens) {
-    if (number >= taken.size() || taken[number])
-      fail_file(path, "token " + in_quotes(written, 40) + " has the number " +
-                          std::to_string(number) + ", the " + std::to_string(taken.size()) +
-                          " tokens need those from 0 to " + std::to_string(taken.size() - 1) +
-                          " once each");
-    taken[number] = true;
-    std::optional<std::string> bytes = bytes_of_token(written);
-    if (!bytes || bytes->empty())
-      fail_file(path, "token " + std::to_string(number) + ", " + in_quotes(written, 40) +
-                          ", does not stand for bytes in GPT-2's table");
-    if (!token_of_.emplace(*bytes, int32_t(number)).second)
-      fail_file(path, "token " + in_quotes(written, 40) + " occurs twice");
-    bytes_of_[number] = *std::move(bytes);
-  }
-  for (int byte = 0; byte < 256; ++byte)
-    if (!token_of_.contains(std::string(1, char(byte))))
-      fail_file(path, "there is no token for the byte " + std::to_string(byte));
+    bytes_of_.resize(reader.tokens.size());
+    std::vector<bool> taken(reader.tokens.size());
+    for (const auto& [written, number] : reader.tokens) {
+      if (number >= taken.size() || taken[number])
+        fail_file(path, "token " + in_quotes(written, 40) + " has the number " +
+                            std::to_string(number) + ", the " + std::to_string(taken.size()) +
+                            " tokens need those from 0 to " + std::to_string(taken.size() - 1) +
+                            " once each");
+      taken[number] = true;
+      std::optional<std::string> bytes = bytes_of_token(written);
+      if (!bytes || bytes->empty())
+        fail_file(path, "token " + std::to_string(number) + ", " + in_quotes(written, 40) +
+                            ", does not stand for bytes in GPT-2's table");
+      if (!token_of_.emplace(*bytes, int32_t(number)).second)
+        fail_file(path, "token " + in_quotes(written, 40) + " occurs twice");
+      bytes_of_[number] = *std::move(bytes);
+    }
+    for (int byte = 0; byte < 256; ++byte)
+      if (!token_of_.contains(std::string(1, char(byte))))
+        fail_file(path, "there is no token for the byte " + std::to_string(byte));
+  });
 }
 
 void BytePairTokenizer::read_merges(const fs::path& path) {
   const std::string text = file_bytes(op, path, largest_file);
-  std::string_view left = text;
-  int32_t rank = 0;
-  for (int64_t line_number = 1; !left.empty(); ++line_number) {
-    std::string_view line = left.substr(0, left.find('\n'));
-    left.remove_prefix(std::min(line.size() + 1, left.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
+  or_no_memory(op, int64_t(text.size()), [&] {
+    std::string_view left = text;
+    int32_t rank = 0;
+    for (int64_t line_number = 1; !left.empty(); ++line_number) {
+      std::string_view line = left.substr(0, left.find('\n'));
+      left.remove_prefix(std::min(line.size() + 1, left.size()));
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
 
-    const std::string at =
-        "line " + std::to_string(line_number) + ", " + in_quotes(line, 40) + ", ";
-    const std::size_t space = line.find(' ');
-    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
-      fail_file(path, at + "is not two tokens with a space between them");
-    const std::optional<std::string> first = bytes_of_token(line.substr(0, space)),
-                                     second = bytes_of_token(line.substr(space + 1));
-    if (!first || !second) fail_file(path, at + "does not stand for bytes in GPT-2's table");
-    const auto a = token_of_.find(*first), b = token_of_.find(*second),
-               merged = token_of_.find(*first + *second);
-    if (a == token_of_.end() || b == token_of_.end() || merged == token_of_.end())
-      fail_file(path, at + "merges or makes a token that the vocabulary does not have");
-    const uint64_t pair = uint64_t(uint32_t(a->second)) << 32 | uint32_t(b->second);
-    if (!merges_.emplace(pair, Merge{rank++, merged->second}).second)
-      fail_file(path, at + "occurs twice");
-  }
+      const std::string at =
+          "line " + std::to_string(line_number) + ", " + in_quotes(line, 40) + ", ";
+      const std::size_t space = line.find(' ');
+      if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
+        fail_file(path, at + "is not two tokens with a space between them");
+      const std::optional<std::string> first = bytes_of_token(line.substr(0, space)),
+                                       second = bytes_of_token(line.substr(space + 1));
+      if (!first || !second) fail_file(path, at + "does not stand for bytes in GPT-2's table");
+      const auto a = token_of_.find(*first), b = token_of_.find(*second),
+                 merged = token_of_.find(*first + *second);
+      if (a == token_of_.end() || b == token_of_.end() || merged == token_of_.end())
+        fail_file(path, at + "merges or makes a token that the vocabulary does not have");
+      const uint64_t pair = uint64_t(uint32_t(a->second)) << 32 | uint32_t(b->second);
+      if (!merges_.emplace(pair, Merge{rank++, merged->second}).second)
+        fail_file(path, at + "occurs twice");
+    }
+  });
 }
 
 }  // namespace halftone::data

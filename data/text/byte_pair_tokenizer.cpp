@@ -6,6 +6,7 @@
 #include <queue>
 #include <utility>
 
+#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
 #include <halftone/data/text/byte_pair_words.h>
 
@@ -71,35 +72,40 @@ void BytePairTokenizer::merge_word(std::string_view word, std::vector<int64_t>& 
 }
 
 std::vector<int64_t> BytePairTokenizer::encode(std::string_view text) const {
-  if (text.size() > longest_text)
-    fail<UsageError>("BytePairTokenizer", "the text is too long: ", text.size(),
-                     " bytes, the limit is ", longest_text, ". Encode it in parts.");
-  std::vector<int64_t> tokens;
-  std::unordered_map<std::string_view, std::pair<std::size_t, std::size_t>> seen;  // part of tokens
-  while (!text.empty()) {
-    const std::string_view word = first_word(text);
-    text.remove_prefix(word.size());
-    if (const auto found = seen.find(word); found != seen.end()) {
-      const auto [first, last] = found->second;
-      for (std::size_t i = first; i < last; ++i) tokens.push_back(tokens[i]);
-      continue;
+  return or_no_memory("BytePairTokenizer", int64_t(text.size() * sizeof(int64_t)), [&] {
+    if (text.size() > longest_text)
+      fail<UsageError>("BytePairTokenizer", "the text is too long: ", text.size(),
+                       " bytes, the limit is ", longest_text, ". Encode it in parts.");
+    std::vector<int64_t> tokens;
+    std::unordered_map<std::string_view, std::pair<std::size_t, std::size_t>>
+        seen;  // part of tokens
+    while (!text.empty()) {
+      const std::string_view word = first_word(text);
+      text.remove_prefix(word.size());
+      if (const auto found = seen.find(word); found != seen.end()) {
+        const auto [first, last] = found->second;
+        for (std::size_t i = first; i < last; ++i) tokens.push_back(tokens[i]);
+        continue;
+      }
+      const std::size_t before = tokens.size();
+      merge_word(word, tokens);
+      if (word.size() <= longest_remembered) seen.emplace(word, std::pair(before, tokens.size()));
     }
-    const std::size_t before = tokens.size();
-    merge_word(word, tokens);
-    if (word.size() <= longest_remembered) seen.emplace(word, std::pair(before, tokens.size()));
-  }
-  return tokens;
+    return tokens;
+  });
 }
 
 std::string BytePairTokenizer::decode(std::span<const int64_t> tokens) const {
-  std::string text;
-  for (const int64_t token : tokens) {
-    if (token < 0 || token >= vocabulary_size())
-      fail<UsageError>("BytePairTokenizer", "there is no token ", token, ": the vocabulary has ",
-                       vocabulary_size(), ". Pass tokens from 0 to vocabulary_size() - 1.");
-    text += bytes_of_[std::size_t(token)];
-  }
-  return text;
+  return or_no_memory("BytePairTokenizer", int64_t(tokens.size_bytes()), [&] {
+    std::string text;
+    for (const int64_t token : tokens) {
+      if (token < 0 || token >= vocabulary_size())
+        fail<UsageError>("BytePairTokenizer", "there is no token ", token, ": the vocabulary has ",
+                         vocabulary_size(), ". Pass tokens from 0 to vocabulary_size() - 1.");
+      text += bytes_of_[std::size_t(token)];
+    }
+    return text;
+  });
 }
 
 std::optional<int64_t> BytePairTokenizer::token(std::string_view bytes) const {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/files.h>
+#include <halftone/core/quoted.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
 
@@ -132,8 +133,14 @@ LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions 
     if (ends_with_any(name, masks)) continue;
     const bool whole = name.starts_with("transformer.") || name.starts_with("lm_head.");
     const bool map = ends_with_any(name, linear_maps);
-    state[whole ? name : "transformer." + name] =
-        map && inputs_first && x.rank() == 2 ? views::transpose(x, 0, 1) : x;
+    const bool transposed = map && inputs_first && x.rank() == 2;
+    const bool first = state
+                           .emplace(whole ? name : "transformer." + name,
+                                    transposed ? views::transpose(x, 0, 1) : x)
+                           .second;
+    if (!first)
+      fail<FormatError>("load_gpt2", path.string(), " has ", in_quotes(name),
+                        " with \"transformer.\" before it and without. Remove one of the two.");
   }
   const auto embedding = state.find("transformer.wte.weight");
   if (embedding != state.end()) state.emplace("lm_head.weight", embedding->second);

@@ -90,7 +90,8 @@ struct Gpt final : Layer {
 
 /// Loads the weights of a GPT-2 that PyTorch saved as .safetensors: from Hugging Face's
 /// transformers (whose Conv1D weights are [in, out] and are transposed here) or with linear layers.
-/// The prefix "transformer." and the tied lm_head.weight may be missing; stored causal masks are
+/// The prefix "transformer." and the tied lm_head.weight may be missing, but an lm_head.weight that
+/// is not the embedding is an error, because this model ties the two; stored causal masks are
 /// ignored. Otherwise as nn::load.
 LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options = {});
 

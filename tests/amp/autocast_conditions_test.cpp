@@ -161,5 +161,37 @@ TEST_CASE("inputs in f32 are not widened, and the log does not list them") {
   CHECK(log.entries().at(0).runs_in == "f32");
 }
 
+TEST_CASE("a region that ends before one inside it is an error at the next use") {
+  const Tensor x = ones({1, 2});
+  const Tensor w = leaf({2, 1});
+  const char* const message =
+      "[autocast] a region ended before a region that had begun inside it. End the inner one "
+      "first, "
+      "as scopes do.";
+  for (const bool used : {true, false}) {
+    auto outer = std::make_unique<Autocast>(bf16), inner = std::make_unique<Autocast>(f16);
+    outer.reset();
+    if (used) CHECK_THROWS_WITH_AS(matmul(x, w), message, UsageError);
+    inner.reset();
+    CHECK_FALSE(amp::autocast_enabled());
+    CHECK(amp::active_cast_cache() == nullptr);
+    CHECK(matmul(x, w).dtype() == f32);
+    if (!used) CHECK_THROWS_WITH_AS(Autocast{bf16}, message, UsageError);
+    CHECK(autocast(bf16, [&] { return matmul(x, w).dtype(); }) == bf16);
+    CHECK(matmul(x, w).dtype() == f32);
+  }
+  // With a third region, which began and ended properly in the disorder, and a disabled one.
+  auto a = std::make_unique<Autocast>(bf16),
+       b = std::make_unique<Autocast>(Region{.enabled = false}),
+       c = std::make_unique<Autocast>(f16);
+  b.reset();
+  c.reset();
+  CHECK_THROWS_WITH_AS(matmul(x, w), message, UsageError);
+  CHECK_THROWS_WITH_AS(Autocast{bf16}, message, UsageError);
+  a.reset();
+  CHECK(matmul(x, w).dtype() == f32);
+  CHECK(autocast(bf16, [&] { return matmul(x, w).dtype(); }) == bf16);
+}
+
 }  // namespace
 }  // namespace halftone::testing

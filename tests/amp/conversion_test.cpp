@@ -2,6 +2,8 @@
 // tied, frozen and renamed ones. A load that would lose bits, or does not fit, is refused.
 #include "strategy_cases.h"
 
+#include <halftone/core/in_place.h>
+
 namespace halftone::test::conversion_test {
 namespace {
 
@@ -326,6 +328,26 @@ TEST_CASE("names of strategy, form and entries in a file are printable in messag
                        "[Training.load_state_dict] the entry \"\\x1b[2J\" is unknown. Load what a "
                        "Training saved.",
                        UsageError);
+}
+
+TEST_CASE("a conversion never makes a number infinite, not even by rounding") {
+  StrategyCase source("fp32"), target("o3-fp16");
+  fill_with(source.model->parameters()[0], 1e6);
+  const auto state = copy_of(source.training.state_dict());
+  const auto before = copy_of(target.training.state_dict());
+  CHECK_THROWS_WITH_AS(target.training.load_state_dict(state, Convert::rounding),
+                       Contains("has 1e+06, which f16 cannot hold"), DTypeError);
+  CHECK(same_state(before, target.training.state_dict()));
+
+  // The same for masters; a parameter that is infinite already may stay so.
+  StrategyCase masters("o2-fp16");
+  optim::NamedTensors own = copy_of(masters.training.masters()->state_dict());
+  for (const auto& [name, x] : own)
+    if (name.starts_with("master.")) fill_with(x, 1e6);
+  CHECK_THROWS_WITH_AS(masters.training.masters()->load_state_dict(own),
+                       Contains("has 1e+06, which the parameter"), DTypeError);
+  for (const Tensor& x : masters.model->parameters()) fill_with(x, 1e6);
+  masters.training.masters()->load_state_dict(own);
 }
 
 }  // namespace

@@ -18,7 +18,12 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/data/images/image.h>
+#include <halftone/data/images/image_folder.h>
+#include <halftone/data/sets/csv.h>
+#include <halftone/data/sets/fashion_mnist.h>
 #include <halftone/core/safetensors.h>
+#include <halftone/train/checkpoints/checkpoint.h>
+#include <halftone/train/checkpoints/checkpoints.h>
 #include <halftone/train/logging/loggers.h>
 
 #include "../without_root.h"
@@ -271,6 +276,36 @@ TEST_CASE("another user's link in a directory for all users is not followed") {
   REQUIRE(lchown(link.c_str(), other, gid_t(-1)) == 0);
   CHECK_FALSE(refusal(01777).empty());
   CHECK_FALSE(fs::exists(victim));
+}
+
+TEST_CASE("a path with a zero byte is refused, not cut off at it") {
+  const TemporaryDirectory directory;
+  using namespace std::string_literals;
+  const fs::path path = (directory / "a").string() + "\0.png"s;
+  save_safetensors(directory / "a", {{"x", zeros({1})}});
+  const std::string before = read_file(directory / "a");
+  const auto refused = [](const auto& call) {
+    const std::string message = message_of<FormatError>(call);
+    return contains(message, "\\x00.png") && contains(message, "\" has a zero byte. Leave it out.");
+  };
+  for (const auto& [name, write] : writers) {
+    CAPTURE(name);
+    CHECK(refused([&, &go = write] { go(path); }));
+  }
+  CHECK(refused([&] { load_safetensors(path); }));
+  CHECK(refused([&] { data::read_image(path); }));
+  CHECK(refused([&] { files::read_text("test", path, 1000); }));
+  CHECK(refused([&] { files::make_directories("test", path); }));
+  CHECK(refused([&] { files::open(path, O_RDONLY); }));
+  CHECK(refused([&] { data::image_folder(path); }));
+  CHECK(refused([&] { data::read_csv(path); }));
+  CHECK(refused([&] { data::fashion_mnist({.directory = path.string()}); }));
+  CHECK(refused([&] { train::save_checkpoint(path, {}); }));
+  CHECK(refused([&] { train::load_checkpoint(path); }));
+  CHECK(refused([&] { train::latest_checkpoint(path); }));
+  CHECK(refused([&] { train::TensorBoardLogger{path}; }));
+  CHECK(read_file(directory / "a") == before);
+  CHECK(std::distance(fs::directory_iterator(directory.path()), {}) == 1);
 }
 
 }  // namespace halftone::test::files_test

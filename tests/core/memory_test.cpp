@@ -265,6 +265,23 @@ TEST_CASE("more memory than the machine has") {
   CHECK(growth.total() == 0);
 }
 
+TEST_CASE("an allocation that fails changes nothing, and the next one succeeds") {
+  const int64_t used = cache_statistics().used_bytes;
+  const MemoryReport before = memory_report();
+  detail::fail_one_allocation(1);
+  const Tensor first = empty({10});
+  CHECK(message_of<DeviceError>([] {
+          empty({10});
+        }).starts_with("[allocate] cannot allocate 40 B on the CPU: the system has no more."));
+  const Tensor second = empty({10});
+  CHECK(memory_report().total_now == before.total_now + 80);
+  CHECK(cache_statistics().used_bytes == used + 128);
+  const auto runs_out = [] { or_no_memory("test", 80, [] { throw std::bad_alloc(); }); };
+  CHECK(message_of<DeviceError>(runs_out) ==
+        "[test] there is no memory left for work on 80 bytes. Use less data, or free other memory "
+        "first.");
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)  // which end the process instead
 TEST_CASE("memory that the system refuses") {

@@ -5,6 +5,9 @@
 #include <stdexcept>
 #include <thread>
 
+#include <halftone/amp/precision_log.h>
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/core/memory_ledger.h>
 #include <halftone/core/thread_slot.h>
 
 namespace halftone::test::thread_slot_test {
@@ -56,6 +59,38 @@ TEST_CASE("other threads have their own slots, and a value may stay") {
   ListenerSlot::Scope emptied(nullptr);
   emptied.stay();  // the listener ends here
   CHECK(ListenerSlot::current() == nullptr);
+}
+
+TEST_CASE("scopes may end in any order: the value is that of the innermost one left") {
+  const auto memory = [](MemoryUse use) { return std::make_unique<MemoryScope>(use); };
+  const MemoryUse outside = MemoryScope::current();
+  auto a = memory(MemoryUse::input), b = memory(MemoryUse::gradient),
+       c = memory(MemoryUse::workspace);
+  b.reset();
+  CHECK(MemoryScope::current() == MemoryUse::workspace);
+  a.reset();
+  CHECK(MemoryScope::current() == MemoryUse::workspace);
+  auto d = memory(MemoryUse::parameter);
+  c.reset();
+  CHECK(MemoryScope::current() == MemoryUse::parameter);
+  d.reset();
+  CHECK(MemoryScope::current() == outside);
+
+  auto off = std::make_unique<NoGrad>();
+  auto on = std::make_unique<EnableGrad>();
+  auto off_again = std::make_unique<NoGrad>();
+  off.reset();
+  CHECK_FALSE(grad_enabled());
+  off_again.reset();
+  CHECK(grad_enabled());
+  on.reset();
+  CHECK(grad_enabled());
+
+  auto log = std::make_unique<amp::PrecisionLog>(), inner = std::make_unique<amp::PrecisionLog>();
+  log.reset();
+  CHECK(amp::PrecisionLog::active() == inner.get());
+  inner.reset();
+  CHECK(amp::PrecisionLog::active() == nullptr);
 }
 
 }  // namespace

@@ -81,6 +81,50 @@ TEST_CASE("invalid tables, with the line of the error") {
   CHECK_THROWS_AS(read_csv(directory / "."), FormatError);
 }
 
+TEST_CASE("numbers are rounded once, to the dtype asked for") {
+  // Just above the middle of two floats; as a double it is the middle, which rounds down.
+  const CsvTable table = csv_from_text("x\n1.00000005960464477540\n1e-60\n-1e-400\n+16777217\n");
+  const Tensor x = table.column("x");
+  CHECK(x.at({0}) == 1 + 0x1p-23);
+  CHECK(x.at({1}) == 0);
+  CHECK(x.at({2}) == 0);
+  CHECK(x.at({3}) == 16777216);
+  CHECK(table.column("x", f64).at({1}) == 1e-60);
+  CHECK(csv_from_text("n\n9007199254740993\n3.0\n").column("n", i64).to_vector<int64_t>() ==
+        std::vector<int64_t>{9007199254740993, 3});
+  const auto refused = [](const char* text, DType dtype) {
+    return message_of<FormatError>([&] { csv_from_text(text).column("x", dtype); });
+  };
+  CHECK(refused("x\n1\n1e39\n", f32) ==
+        "[csv] the text, line 3, column \"x\": \"1e39\" cannot be a number in f32. Read the column "
+        "in a wider dtype, or fix the file.");
+  CHECK(refused("x\n1e39\n", f64).empty());
+  for (const auto& [text, dtype] : {std::pair("x\n1e400\n", f64),
+                                    {"x\n-1e400\n", f32},
+                                    {"x\n1e5\n", f16},
+                                    {"x\n1e39\n", bf16},
+                                    {"x\n1.5\n", i64},
+                                    {"x\n9223372036854775808\n", i64},
+                                    {"x\n256\n", u8},
+                                    {"x\nnan\n", i64}})
+    CHECK(contains(refused(text, dtype), "cannot be a number in"));
+  CHECK(contains(refused("x\n1e39x\n", f32), "is not a number"));
+}
+
+TEST_CASE("another table's classes give equal texts equal numbers") {
+  const data::Classes train = csv_from_text("pet\ncat\ndog\neel\n").classes("pet");
+  const CsvTable test = csv_from_text("pet\ndog\neel\n");
+  const data::Classes classes = test.classes("pet", train.names);
+  CHECK(values(classes.numbers) == Values{1, 2});
+  CHECK(classes.names == train.names);
+  CHECK(message_of<FormatError>([&] {
+          test.classes("pet", {"cat", "dog"});
+        }) ==
+        "[csv] the text, line 3, column \"pet\": \"eel\" is none of the 2 classes given. Pass the "
+        "names of a table that has them all.");
+  CHECK_THROWS_AS(test.classes("pet", {"dog", "eel", "dog"}), UsageError);
+}
+
 TEST_CASE("a batch of several tensors; subsets and splits") {
   const data::TensorDataset three(
       {from({0.0, 1, 2, 3, 4}), from({10.0, 11, 12, 13, 14}), from({5.0, 6, 7, 8, 9})});

@@ -75,6 +75,20 @@ TEST_CASE("no prefix of an image is an image") {
   }
 }
 
+TEST_CASE("four channels without Adobe's marker are refused: their colors are unknown") {
+  std::string bytes = read_file(image_fixture("cmyk.jpg"));
+  REQUIRE(message_for(bytes).empty());
+  const std::size_t at = bytes.find("Adobe");
+  REQUIRE(at != std::string::npos);
+  std::string other = bytes;
+  other[at + 11] = 1;  // YCbCr, which has three channels
+  CHECK(contains(message_for(other), "unknown colors"));
+  bytes[at] = 'a';
+  CHECK(contains(message_for(bytes),
+                 " is a JPEG of four channels, and no marker of Adobe's says whether they are CMYK "
+                 "or YCCK. Convert it to RGB with the program that wrote it."));
+}
+
 TEST_CASE("every flipped bit of a PNG is noticed") {
   for (const char* name : all_files) {
     const std::string whole = read_file(image_fixture(name));

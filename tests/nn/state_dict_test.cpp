@@ -1,9 +1,15 @@
 // state_dict: round trips, conversion, in-place loading, and reports that list everything at once.
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include <halftone/autograd/ops.h>
+#include <halftone/core/in_place.h>
+#include <halftone/core/views.h>
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/nn.h>
+#include <halftone/optim/sgd.h>
 
 #include "../temporary_directory.h"
 
@@ -120,6 +126,104 @@ TEST_CASE(
   state["bias"] = zeros({3});
   CHECK(contains(message_of<ShapeError>([&] { nn::load_state_dict(layer, state); }),
                  " Misshapen: bias ([2] here, [3] given). Build"));
+}
+
+/// Two names for one weight.
+struct Tied final : nn::Module {
+  nn::Linear in{2, 2}, out{2, 2};
+  Tied() { out.weight = in.weight; }
+  void describe(nn::Fields& field) override { field("in", in), field("out", out); }
+};
+
+TEST_CASE("a shared tensor takes one value: different ones under its names are refused") {
+  Tied model;
+  nn::NamedTensors state = nn::state_dict(model);
+  for (auto& [name, x] : state) x = x.clone();
+  state["in.bias"] = full({2}, 9);
+  nn::load_state_dict(model, state);
+  CHECK(model.in.bias.to_vector<double>() == std::vector<double>(2, 9));
+
+  state["out.weight"] = full({2, 2}, 3), state["in.bias"] = full({2}, 8);
+  for (const bool strict : {true, false})
+    CHECK_THROWS_WITH_AS(
+        nn::load_state_dict(model, state, {.strict = strict}),
+        "[load_state_dict] the state does not fit the module: Different under two names of one "
+        "tensor: in.weight (out.weight). Build a module that does not tie them, or give each "
+        "tensor one value.",
+        UsageError);
+  CHECK(model.in.bias.to_vector<double>() == std::vector<double>(2, 9));
+  state.erase("in.weight");
+  nn::load_state_dict(model, state, {.strict = false});
+  CHECK(model.in.weight.to_vector<double>() == std::vector<double>(4, 3));
+}
+
+TEST_CASE("values that the module's dtype cannot hold are refused; rounding is not") {
+  const auto loads = [](double value, DType from, DType to) {
+    nn::Linear layer(1, 1);
+    layer.to(to);
+    nn::NamedTensors state{{"weight", full({1, 1}, value, from)}, {"bias", zeros({1})}};
+    const auto message = message_of<DTypeError>([&] { nn::load_state_dict(layer, state); });
+    if (message.empty()) return std::string(std::isnan(value) ? "NaN" : "loaded");
+    CHECK(layer.weight.item() != value);
+    return message;
+  };
+  CHECK(loads(1e6, f32, f16) ==
+        "[load_state_dict] the state does not fit the module: Out of range: weight (1e+06 given, "
+        "f16 here). Load into a module of a wider dtype.");
+  CHECK(loads(65519, f32, f16) == "loaded");  // rounds to 65504
+  CHECK(contains(loads(-65520, f32, f16), "Out of range"));
+  CHECK(contains(loads(1e39, f64, f32), "Out of range"));
+  CHECK(contains(loads(1e39, f64, bf16), "Out of range"));
+  CHECK(loads(1e-9, f32, f16) == "loaded");
+  CHECK(loads(1e6, f32, bf16) == "loaded");
+  CHECK(loads(1e6, i64, f32) == "loaded");
+  CHECK(contains(loads(1e6, i64, f16), "Out of range"));
+  CHECK(loads(std::numeric_limits<double>::infinity(), f32, f16) == "loaded");
+  CHECK(loads(std::numeric_limits<double>::quiet_NaN(), f32, f16) == "NaN");
+
+  nn::BatchNorm1d norm(1);  // counts batches in an i64
+  nn::NamedTensors state = nn::state_dict(norm);
+  state["num_batches_tracked"] = scalar(2.5);
+  CHECK(contains(message_of<DTypeError>([&] { nn::load_state_dict(norm, state); }),
+                 "num_batches_tracked (2.5 given, i64 here)"));
+  state["num_batches_tracked"] = scalar(3);
+  nn::load_state_dict(norm, state);
+  CHECK(nn::state_dict(norm).at("num_batches_tracked").item() == 3);
+}
+
+TEST_CASE("nothing writes into an expanded tensor") {
+  struct Expanded final : nn::Module {
+    nn::Buffer table{views::expand(zeros({2, 1}), {2, 2})};
+    void describe(nn::Fields& field) override { field("table", table); }
+  } module;
+  const nn::NamedTensors state{{"table", from({{1, 2}, {3, 4}}, f32)}};
+  CHECK_THROWS_WITH_AS(
+      nn::load_state_dict(module, state),
+      "[load_state_dict] the state does not fit the module: Expanded: table. Elements of an "
+      "expanded tensor share their memory. Make the parameter from a clone().",
+      UsageError);
+
+  const Tensor x = views::expand(zeros({1, 3}), {2, 3});
+  const char* const message =
+      "[write] [2, 3] f32 with strides [0, 1] has several elements in one place, as an expanded "
+      "tensor has, and cannot be written. Write into a clone() of it.";
+  CHECK_THROWS_WITH_AS(copy_into(x, ones({2, 3})), message, UsageError);
+  CHECK_THROWS_WITH_AS(fill_with(x, 1), message, UsageError);
+  CHECK_THROWS_WITH_AS(nn::init::normal(x), message, UsageError);
+  CHECK_THROWS_WITH_AS(nn::init::orthogonal(x), message, UsageError);
+  CHECK_THROWS_WITH_AS(mark_written(x), message, UsageError);
+  CHECK(x.to_vector<double>() == std::vector<double>(6, 0));
+  CHECK_THROWS_AS(copy_into(zeros({4}), ones({2, 2})), ShapeError);
+  const Tensor leaf = views::expand(zeros({1, 3}), {2, 3}).set_requires_grad();
+  CHECK(contains(message_of<UsageError>([&] { optim::Sgd({leaf}, {.lr = 1}); }),
+                 "parameter 0, [2, 3] f32, is expanded"));
+
+  const Tensor storage = zeros({12});
+  CHECK(has_overlap(storage.view_as({3, 3}, {2, 1}, 0)));
+  CHECK_FALSE(has_overlap(storage.view_as({3, 3}, {1, 4}, 0)));
+  CHECK_FALSE(has_overlap(storage.view_as({2, 1, 3}, {6, 0, 1}, 0)));
+  copy_into(storage.view_as({2, 2}, {6, 2}, 1), from({{1, 2}, {3, 4}}, f32));
+  CHECK(storage.at({7}) == 3);
 }
 
 }  // namespace halftone::test::state_dict_test

@@ -1,8 +1,10 @@
 // export_models DIRECTORY [ROWS]: writes models and small functions as ONNX files, and next to each
 // NAME.onnx a NAME.safetensors with ROWS random inputs (default 14) and halftone's outputs for
 // them. check_models.py compares a runtime with these outputs.
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 
 #include <halftone/halftone.h>
 namespace ht = halftone;
@@ -240,6 +242,79 @@ void write_functions() {
   for (const auto& [name, f] : pictures) write_function(name, image, f);
 }
 
+/// Numbers at which formulas break: check_models.py compares these outputs one by one.
+void write_corners() {
+  using T = const ht::Tensor&;
+  constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  const ht::Tensor x =
+      ht::from({0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e30, -1e30, 1e-30, 3.5, -2.5, 0.5, -88.0})
+          .reshape(14, 1);
+  const std::pair<const char*, One> functions[]{
+      {"relu", [](T a) { return relu(a); }},
+      {"clamp", [](T a) { return clamp(a, -1, 2); }},
+      {"sign", [](T a) { return sign(a); }},
+      {"exp", [](T a) { return exp(a); }},
+      {"log", [](T a) { return log(a); }},
+      {"log1p", [](T a) { return log1p(a); }},
+      {"log2", [](T a) { return log2(a); }},
+      {"expm1", [](T a) { return expm1(a); }},
+      {"rsqrt", [](T a) { return rsqrt(a); }},
+      {"reciprocal", [](T a) { return reciprocal(a); }},
+      {"gelu", [](T a) { return gelu(a); }},
+      {"gelu_erf", [](T a) { return gelu_erf(a); }},
+      {"silu", [](T a) { return silu(a); }},
+      {"mish", [](T a) { return mish(a); }},
+      {"softplus", [](T a) { return softplus(a); }},
+      {"logsigmoid", [](T a) { return logsigmoid(a); }},
+      {"elu", [](T a) { return elu(a); }},
+      {"leaky_relu", [](T a) { return leaky_relu(a, 0.1); }},
+      {"cube", [](T a) { return pow(a, 3); }},
+      {"nan_to_num", [](T a) { return nan_to_num(a, 1, 2, 3); }},
+      {"to_i64", [](T a) { return cast(a, ht::i64); }},
+      {"to_i32", [](T a) { return cast(a * 1e9, ht::i32); }},
+      {"to_u8", [](T a) { return cast(a * 100, ht::u8); }},
+      {"to_bool", [](T a) { return cast(a, ht::boolean); }},
+      {"logsumexp", [](T a) { return logsumexp(a, 1); }},
+      {"softmax",
+       [](T a) {
+         return softmax(ht::cat({a, a}, 1), 1);
+       }},
+      {"average", [](T a) {
+         return avg_pool2d(
+             reshape(a, {a.size(0), 1, 1, 1}).expand(a.size(0), 1, 3, 3),
+             {.kernel = 2, .stride = ht::Pair(2), .padding = 1, .count_include_pad = false});
+       }}};
+  for (const auto& [name, f] : functions) write_function(std::string("corner_") + name, x, f);
+  using Two = ht::Tensor (*)(const ht::Tensor&, const ht::Tensor&);
+  const std::pair<const char*, Two> of_two[]{
+      {"divide", [](T a, T b) { return a / b; }},
+      {"remainder", [](T a, T b) { return a % b; }},
+      {"floor_divide", [](T a, T b) { return floor_divide(a, b); }},
+      {"maximum", [](T a, T b) { return maximum(a, b); }},
+      {"minimum", [](T a, T b) { return minimum(a, b); }},
+      {"pow", [](T a, T b) { return pow(a, b); }},
+      {"less", [](T a, T b) { return a < b; }}};
+  const ht::Tensor divisors = ht::from({0.0, -0.0, 1.0, -3.0, inf, -inf, nan, 0.1, 1e-30});
+  const ht::Tensor whole = ht::from({0, 1, -1, 2, -2, 7, -7, 8, -8, 100, -100, 5, -5, 3});
+  const ht::Tensor whole_divisors = ht::from({1, -1, 2, -3, 7});
+  Nothing none;
+  for (const auto& [name, f] : of_two) {
+    const auto with = [f = f](T b) {
+      return [f, b](const auto& in) { return std::vector<ht::Tensor>{f(in[0], b)}; };
+    };
+    write(std::string("op_corner_") + name, none, with(divisors), {x});
+    if (std::string_view(name) != "pow")
+      write(std::string("op_corner_whole_") + name, none, with(whole_divisors),
+            {reshape(whole, {14, 1})});
+  }
+  write_function("corner_attention", ht::randn({rows, 4, 6}), [](T a) {
+    const ht::Tensor seen = ht::from({{1, 0, 0, 1}, {0, 0, 0, 0}, {1, 1, 1, 1}, {0, 0, 0, 0}});
+    const ht::Tensor added = masked_fill(ht::zeros({4, 4}), seen == 0, -inf);
+    return scaled_dot_product_attention(a, a, a, {.mask = seen > 0}) +
+           scaled_dot_product_attention(a, a, a, {.mask = added});
+  });
+}
+
 /// Layers with weights whose operations no model above has.
 struct Recurrent final : ht::nn::Module {
   ht::nn::Gru gru{6, 5, {.batch_first = true, .bidirectional = true}};
@@ -283,7 +358,7 @@ int main(int count, char** arguments) {
         "mlp_scaled_rules",
         R"({"match": {"op": "linear"}, "input": {"format": "e4m3", "scale": {"per": "tensor", "from": "current"}},
                     "weight": {"format": "e4m3", "scale": {"per": "tensor", "from": "current"}}})");
-    if (rows <= 100) write_functions(), write_layers();
+    if (rows <= 100) write_functions(), write_corners(), write_layers();
   } catch (const ht::Error& error) {
     std::cerr << error.what() << '\n';
     return 1;

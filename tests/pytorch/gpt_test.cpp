@@ -119,6 +119,27 @@ TEST_CASE("GPT: files that Hugging Face's transformers loads") {
   }
 }
 
+TEST_CASE("an output layer of its own is refused: this model ties it to the embedding") {
+  const TemporaryDirectory directory;
+  NamedTensors file = nn::load_safetensors(fixture("gpt2_weights.safetensors")).tensors;
+  const std::string embedding =
+      file.contains("wte.weight") ? "wte.weight" : "transformer.wte.weight";
+  const auto load = [&] {
+    nn::save_safetensors(directory / "gpt2.safetensors", file);
+    nn::models::Gpt model({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});
+    nn::models::load_gpt2(model, directory / "gpt2.safetensors");
+  };
+  file["lm_head.weight"] = file.at(embedding).clone();
+  load();
+  file["lm_head.weight"] = randn(file.at(embedding).shape());
+  CHECK(contains(message_of<UsageError>(load), "lm_head.weight (transformer.wte.weight)"));
+  file.erase("lm_head.weight");
+  const std::string other =
+      embedding.starts_with("transformer.") ? embedding.substr(12) : "transformer." + embedding;
+  file[other] = file.at(embedding).clone();
+  CHECK(contains(message_of<FormatError>(load), "Remove one of the two"));
+}
+
 TEST_CASE("GPT: sizes, ties and files") {
   const nn::models::Gpt character(
       {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384});

@@ -229,5 +229,47 @@ TEST_CASE("monitors log the rates of all groups, and the throughput") {
   CHECK(one.trainer.fit(trainer_loader()).metrics.at("lr") == 1e-2);
 }
 
+TEST_CASE("a Trainer that is destroyed while it trains ends with an error") {
+  for (const int when : {0, 1, 2, 3, 4}) {
+    CAPTURE(when);
+    TrainerCase parts;
+    const auto hooks = std::make_shared<Hooks>(), after = std::make_shared<Hooks>();
+    std::unique_ptr<Trainer> trainer;
+    train::Task task = parts.task();
+    bool later = false;
+    hooks->fit_start = [&](Trainer& given) {
+      given.note("");  // the callbacks' own handle
+      if (when == 0) trainer.reset();
+    };
+    hooks->batch = [&](data::Batch&) {
+      if (when == 1) trainer.reset();
+    };
+    hooks->loss = [&](const Tensor&) {
+      if (when == 2) trainer.reset();
+      return true;
+    };
+    hooks->step_end = [&](Trainer& given) {
+      if (when == 3) trainer.reset();
+      CHECK(given.position().step == 1);
+    };
+    if (when == 4)
+      task.loss = [&, loss = task.loss](const Tensor& outputs, const Tensor& targets) {
+        trainer.reset();
+        return loss(outputs, targets);
+      };
+    after->step_end = [&](Trainer&) { later = true; };
+    trainer = std::make_unique<Trainer>(task, parts.adamw,
+                                        quiet({.max_steps = 5, .callbacks = {hooks, after}}));
+    CHECK_THROWS_WITH_AS(
+        trainer->fit(trainer_loader()),
+        "[Trainer] it was destroyed by a callback or another function that it called. Destroy it "
+        "after fit() has returned, and call stop() to end earlier.",
+        UsageError);
+    CHECK(trainer == nullptr);
+    CHECK_FALSE(later);
+    Trainer(parts.task(), parts.adamw, quiet({.max_steps = 1})).fit(trainer_loader());
+  }
+}
+
 }  // namespace
 }  // namespace halftone::test::callbacks_test

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <halftone/core/error.h>
+#include <halftone/core/files.h>
 #include <halftone/core/safetensors.h>
 #include <halftone/train/checkpoints/manifest.h>
 
@@ -34,6 +35,7 @@ class Unfinished {
 /// Returns the path without a slash at its end, and with a parent. Throws for a bad name.
 fs::path checked_path(fs::path path) {
   if (!path.has_filename()) path = path.parent_path();
+  files::require_path("checkpoint", path);
   const std::string name = path.filename().string();
   if (name.empty() || name[0] == '.')
     fail<UsageError>("checkpoint", "not a name for a checkpoint: \"", path.string(),

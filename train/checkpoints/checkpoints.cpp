@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/files.h>
 #include <halftone/core/quoted.h>
 #include <halftone/train/checkpoints/manifest.h>
 
@@ -27,6 +28,7 @@ namespace {
 
 /// Returns the entries of a directory; none if it does not exist.
 std::vector<fs::path> entries_of(const fs::path& directory) {
+  files::require_path("checkpoint", directory);
   std::error_code error;
   std::vector<fs::path> entries;
   fs::directory_iterator at(directory, error);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/files.h>
 #include <halftone/train/logging/event_file.h>
 
 namespace halftone::train {
@@ -34,6 +35,7 @@ std::string summary_event(double seconds, int64_t step, std::string_view summary
 /// files in the order of their names.
 std::filesystem::path new_event_file(const std::filesystem::path& directory) {
   static std::atomic<int> counter = 0;
+  files::require_path("TensorBoardLogger", directory);
   std::error_code error, ignored;
   std::filesystem::create_directory(directory, error);
   if (!std::filesystem::is_directory(directory, ignored))

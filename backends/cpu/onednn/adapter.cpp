@@ -107,6 +107,9 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
                           " cannot build the primitive: ", error.what(),
                           ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
       }
+    } catch (...) {  // otherwise later calls would find a declined plan
+      plans().built.erase(place);
+      throw;
     }
   }
   return place->second ? &*place->second : nullptr;
