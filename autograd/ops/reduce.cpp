@@ -26,14 +26,15 @@ Tensor Var::forward(const Tensor& in) {
   const Tensor rounded = detail::reduce_keeping("var", Reduction::mean, wide, over);
   mean = rounded + detail::reduce_keeping("var", Reduction::mean, wide - rounded, over);
   const Tensor squares =
-      detail::reduce_keeping("var", Reduction::sum_of_squares, wide - mean, over);
-  return detail::as_shape(cast(squares * (1 / divisor()), x.dtype()),
+      detail::reduce_keeping("var", Reduction::sum_of_squares, wide - mean, over, f64);
+  return detail::as_shape(cast(squares * (1 / divisor()), f64_result ? f64 : x.dtype()),
                           over.result_shape("var", x.shape()));
 }
 
 std::array<Tensor, 1> Var::backward(const Tensor& dy) const {
-  const Tensor seed = detail::keeping(cast(dy, mean.dtype()), mean.shape());
-  return {cast((cast(x, mean.dtype()) - mean) * (seed * (2 / divisor())), x.dtype())};
+  const DType wide = f64_result ? f64 : mean.dtype();
+  const Tensor seed = detail::keeping(cast(dy, wide), mean.shape()) * (2 / divisor());
+  return {cast(cast(cast(x, mean.dtype()) - mean, wide) * seed, x.dtype())};
 }
 
 Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy) {
@@ -82,11 +83,12 @@ Tensor norm_of(const Tensor& x, double p, const ReduceDims& over) {
   if (p == 2)
     return cast(sqrt(detail::reduce_keeping("norm", Reduction::sum_of_squares, x, over, f64)),
                 wide);
-  const Tensor size = abs(cast(x, wide));
   if (p < 0 || std::isinf(p)) detail::require_elements("norm", x, over);
+  const Tensor size = abs(cast(x, wide));
   if (std::isinf(p)) return reduced(p > 0 ? Reduction::max : Reduction::min, size);
   if (p == 0) return reduced(Reduction::sum, cast(not_equal(size, number(0, size)), wide));
-  return p == 1 ? reduced(Reduction::sum, size) : pow(reduced(Reduction::sum, pow(size, p)), 1 / p);
+  if (p == 1) return reduced(Reduction::sum, size);
+  return cast(pow(reduced(Reduction::sum, pow(cast(size, f64), p)), 1 / p), wide);
 }
 }  // namespace
 
