@@ -144,7 +144,7 @@ class Backend {
   virtual void abandon_capture() {}
 
   // --- movement (strided, any dtype)
-  virtual void fill(double value, Tensor& y) = 0;
+  virtual void fill(Number value, Tensor& y) = 0;
   /// converts dtypes, as core's convert<>()
   virtual void copy(const Tensor& x, Tensor& y) = 0;
   /// condition: bool

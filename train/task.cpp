@@ -15,7 +15,7 @@ namespace {
 Tensor counted(const Tensor& targets, int64_t ignored) {
   if (targets.device() != Device::cpu()) {
     const NoGrad no_grad;
-    return sum(cast(not_equal(targets, scalar(double(ignored), i64, targets.device())), f64));
+    return sum(cast(not_equal(targets, scalar(ignored, i64, targets.device())), f64));
   }
   const Tensor numbers = views::contiguous(targets);
   const int64_t* const begin = numbers.data<int64_t>();

@@ -32,7 +32,7 @@ class CudaBackend final : public Backend {
   void abandon_capture() override;
 
   // --- movement (movement.cu, table.cu, indexing.cu)
-  void fill(double value, Tensor& y) override;
+  void fill(Number value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
   void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;

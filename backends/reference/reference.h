@@ -20,7 +20,7 @@ class ReferenceBackend : public Backend {
   void synchronize() override {}
 
   // --- movement
-  void fill(double value, Tensor& y) override;
+  void fill(Number value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
   void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
