@@ -110,27 +110,10 @@ std::array<Tensor, 1> Norm::backward(const Tensor& dy) const {
     const Tensor count = reduce_to(cast(attains, y.dtype()), y.shape());
     return {cast(where(attains, sign(wide) * (seed / count), number(0, wide)), x.dtype())};
   }
-  const Tensor divisor = where(is_zero, number(1, y), p == 2 ? y : pow(y, p - 1));
-  Tensor slope = p == 2 ? wide : sign(wide) * pow(abs(wide), p - 1);
+  const Tensor share = wide / where(is_zero, number(1, y), y);
+  Tensor slope = p == 2 ? share : sign(wide) * pow(abs(share), p - 1);
   if (p < 1) slope = where(equal(wide, number(0, wide)), number(0, wide), slope);
-  return {cast(slope / divisor * where(is_zero, zero, seed), x.dtype())};
-}
-
-Tensor cumprod(const Tensor& in, int dim) {
-  check::numbers_or_bool("cumprod", in);
-  std::array inputs{in};
-  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::cumprod, inputs);
-  const DType result = is_floating(in.dtype()) ? inputs[0].dtype() : i64;
-  Tensor y = cast(inputs[0], is_floating(result) ? wide_dtype(result) : i64);
-  const int d = normalize_dim("cumprod", dim, in.rank());
-  const int64_t n = in.rank() == 0 ? 1 : in.shape()[d];
-  // Products of 1, 2, 4, ... neighbors: log2(n) passes, whose gradients contain no division.
-  for (int64_t step = 1; step < n; step *= 2) {
-    Dims before = Dims::filled(2 * (in.rank() - d), 0);
-    before[-2] = step;
-    y = y * pad(slice(y, d, 0, n - step), before, 1);
-  }
-  return cast(y, result);
+  return {cast(slope * where(is_zero, zero, seed), x.dtype())};
 }
 
 std::array<Tensor, 1> LogSumExp::backward(const Tensor& dy) const {

@@ -1,6 +1,6 @@
-// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin,
-// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider for any dtype, and
-// give the same result for any number of threads.
+// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin, and
+// running sums and products. Sums and products of integers are i64. They accumulate in f32 or wider
+// for any dtype, and give the same result for any number of threads.
 #pragma once
 
 #include <cmath>
@@ -234,6 +234,25 @@ struct CumulativeSum {
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true, from)}; }
 };
 
+/// Running product along the last dimension.
+struct CumulativeProduct {
+  static constexpr OpInfo info{"cumprod", CastClass::full_precision, cast_reason::powers};
+  bool f32_result = false;
+  Tensor x{};
+
+  Tensor forward(const Tensor& in) {
+    x = views::contiguous(in);
+    Tensor y = empty(x.shape(), detail::accumulated_dtype("cumprod", x, f32_result), x.device());
+    backend_for(x).cumulative_product(x, y);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).cumulative_product_backward(x, views::contiguous(dy), dx);
+    return {dx};
+  }
+};
+
 inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) {
   return apply(Sum{.over = {dims, keep}}, x);
 }
@@ -291,8 +310,10 @@ template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
 inline Tensor cumsum(const Tensor& x, int dim) {
   return detail::along_dim(CumulativeSum{}, x, dim);
 }
-/// Returns the running product along `dim`, in f32 or wider; i64 for integers. As torch.cumprod.
-Tensor cumprod(const Tensor& x, int dim);
+/// Returns the running product along `dim`, in f64; i64 for integers. As torch.cumprod.
+inline Tensor cumprod(const Tensor& x, int dim) {
+  return detail::along_dim(CumulativeProduct{}, x, dim);
+}
 
 namespace detail {
 template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool keep) {
