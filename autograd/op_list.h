@@ -37,6 +37,7 @@ struct Gather;
 struct ScatterAdd;
 struct Flip;
 struct CumulativeSum;
+struct CumulativeProduct;
 struct Matmul;
 struct Linear;
 struct Dot;
@@ -72,20 +73,20 @@ using ElementwiseOps = Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFor
 using StructuredOps =
     TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
              Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
-             CumulativeSum, Matmul, Linear, Dot, CosineSimilarity, Softmax, LogSoftmax, LogSumExp,
-             Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm,
-             InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
-             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
+             CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
+             LogSoftmax, LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm,
+             RmsNorm, GroupNorm, InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d,
+             MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout,
+             Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Functions made of operations, with a class of their own in casting policies, as in PyTorch's
 /// lists: their inputs are cast before the first of those operations.
 namespace composed {
 inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
-inline constexpr OpInfo cumprod{"cumprod", CastClass::full_precision, cast_reason::powers};
 inline constexpr OpInfo triplet_margin_loss{
     "triplet_margin_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
-inline constexpr const OpInfo* all[]{&einsum, &cumprod, &triplet_margin_loss};
+inline constexpr const OpInfo* all[]{&einsum, &triplet_margin_loss};
 }  // namespace composed
 
 /// Base of operations that users define outside the library: exempt from the catalog.

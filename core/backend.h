@@ -144,7 +144,7 @@ class Backend {
   virtual void abandon_capture() {}
 
   // --- movement (strided, any dtype)
-  virtual void fill(double value, Tensor& y) = 0;
+  virtual void fill(Number value, Tensor& y) = 0;
   /// converts dtypes, as core's convert<>()
   virtual void copy(const Tensor& x, Tensor& y) = 0;
   /// condition: bool
@@ -182,6 +182,10 @@ class Backend {
   /// keep their order, also when descending; NaN is larger than all.
   virtual void argsort(const Tensor& x, bool descending, Tensor& index) = 0;
   virtual void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) = 0;  // rows, along n
+  /// rows, along n, one factor after the other in f64 (integers in 64 bits)
+  virtual void cumulative_product(const Tensor& x, Tensor& y) = 0;
+  /// dx = its gradient, floating; without divisions, so that zeros are as good as other numbers
+  virtual void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) = 0;
 
   // --- contraction
   /// c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n]; rank 2 or 3; a, b: one unit stride among the

@@ -31,7 +31,7 @@ Tensor empty_channels_last(const Shape& shape, DType dtype, Device device) {
   return empty_strided(shape, channels_last_strides(shape), dtype, device);
 }
 
-Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+Tensor full(const Shape& shape, Number value, DType dtype, Device device) {
   Tensor y = empty(shape, dtype, device);
   backend_for(y).fill(value, y);
   return y;
@@ -42,10 +42,10 @@ Tensor zeros(const Shape& shape, DType dtype, Device device) {
 Tensor ones(const Shape& shape, DType dtype, Device device) {
   return full(shape, 1, dtype, device);
 }
-Tensor scalar(double value, DType dtype, Device device) { return full({}, value, dtype, device); }
+Tensor scalar(Number value, DType dtype, Device device) { return full({}, value, dtype, device); }
 
 namespace {
-Tensor filled_like(const Tensor& x, double value) {
+Tensor filled_like(const Tensor& x, Number value) {
   Tensor y = empty_like(x);
   backend_for(y).fill(value, y);
   return y;
@@ -101,18 +101,41 @@ std::vector<double> zeros_on_host(std::string_view op, int64_t count) {
   return or_no_memory(op, count * int64_t(sizeof(double)),
                       [&] { return std::vector<double>(static_cast<std::size_t>(count)); });
 }
-}  // namespace
 
-Tensor detail::arange(double start, double end, double step, DType dtype, Device device) {
-  if (!(step != 0) || !std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step))
-    fail<UsageError>("arange", "start ", start, ", end ", end, ", step ", step,
-                     ". Numbers must be finite and step not 0.");
-  const double count = std::ceil((end - start) / step);
+/// Returns element(i) for every i below count.
+template <class T, class Element>
+Tensor range_of(double count, const Element& element, DType dtype, Device device) {
   if (count > double(int64_t(1) << 40))
     fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
-  std::vector<double> values = zeros_on_host("arange", count > 0 ? int64_t(count) : 0);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + double(i) * step;
-  return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
+  const std::size_t size = count > 0 ? std::size_t(count) : 0;
+  std::vector<T> values = or_no_memory("arange", int64_t(size * sizeof(T)),
+                                       [&] { return std::vector<T>(size); });
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = element(int64_t(i));
+  return from_vector<T>(values, {int64_t(values.size())}, dtype, device);
+}
+}  // namespace
+
+Tensor detail::arange(Number start, Number end, Number step, DType dtype, Device device) {
+  const double from = start.value, to = end.value, by = step.value;
+  if (!(by != 0) || !std::isfinite(from) || !std::isfinite(to) || !std::isfinite(by))
+    fail<UsageError>("arange", "start ", from, ", end ", to, ", step ", by,
+                     ". Numbers must be finite and step not 0.");
+  if (!start.whole || !end.whole || !step.whole)
+    return range_of<double>(
+        std::ceil((to - from) / by), [&](int64_t i) { return from + double(i) * by; }, dtype,
+        device);
+  // The distance of two i64 fits in 64 bits without a sign.
+  const bool up = step.integer > 0,
+             empty = up ? start.integer >= end.integer : start.integer <= end.integer;
+  const uint64_t distance = up ? uint64_t(end.integer) - uint64_t(start.integer)
+                               : uint64_t(start.integer) - uint64_t(end.integer);
+  const uint64_t size = up ? uint64_t(step.integer) : -uint64_t(step.integer);
+  return range_of<int64_t>(
+      empty ? 0 : double((distance - 1) / size + 1),
+      [&](int64_t i) {
+        return math::wrapped_sum(start.integer, math::wrapped_product(i, step.integer));
+      },
+      dtype, device);
 }
 
 Tensor linspace(double start, double end, int64_t steps, DType dtype, Device device) {

@@ -22,15 +22,15 @@ Tensor empty_like(const Tensor& x, DType dtype);
 /// Returns an uninitialized tensor with NHWC memory under a logical NCHW shape.
 Tensor empty_channels_last(const Shape& shape, DType dtype, Device device);
 
-Tensor full(const Shape& shape, double value, DType dtype = f32, Device device = {});
+Tensor full(const Shape& shape, Number value, DType dtype = f32, Device device = {});
 Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
-Tensor scalar(double value, DType dtype = f32, Device device = {});
+Tensor scalar(Number value, DType dtype = f32, Device device = {});
 
 namespace detail {
-Tensor arange(double start, double end, double step, DType dtype, Device device);
+Tensor arange(Number start, Number end, Number step, DType dtype, Device device);
 
 template <class T>
 concept Arithmetic = std::is_arithmetic_v<T>;
@@ -42,17 +42,17 @@ inline constexpr DType range_dtype = (std::integral<T> && ...) ? i64 : f32;
 /// torch.arange.
 template <detail::Arithmetic End>
 Tensor arange(End end, DType dtype = detail::range_dtype<End>, Device device = {}) {
-  return detail::arange(0, double(end), 1, dtype, device);
+  return detail::arange(0, end, 1, dtype, device);
 }
 template <detail::Arithmetic Start, detail::Arithmetic End>
 Tensor arange(Start start, End end, DType dtype = detail::range_dtype<Start, End>,
               Device device = {}) {
-  return detail::arange(double(start), double(end), 1, dtype, device);
+  return detail::arange(start, end, 1, dtype, device);
 }
 template <detail::Arithmetic Start, detail::Arithmetic End, detail::Arithmetic Step>
 Tensor arange(Start start, End end, Step step, DType dtype = detail::range_dtype<Start, End, Step>,
               Device device = {}) {
-  return detail::arange(double(start), double(end), double(step), dtype, device);
+  return detail::arange(start, end, step, dtype, device);
 }
 
 /// Returns `steps` numbers from start through end, at equal distances. As torch.linspace.

@@ -49,6 +49,7 @@ struct Div {
   template <class T> HT_HD T forward(T a, T b) const { return a / b; }
   template <class T> HT_HD T derivative_a(T, T b) const { return T(1) / b; }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -(a / b) / b; }  // no b^2
+  template <class T> HT_HD T gradient_a(T dy, T, T b) const { return dy / b; }
 };
 struct Maximum {  // NaN if either is, and both get the gradient; a tie splits it, as PyTorch's
   static constexpr OpInfo info{"maximum", CastClass::widest_input, cast_reason::two_inputs};
@@ -169,7 +170,7 @@ struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girsh
   double beta = 1;
   template <class T> HT_HD T forward(T a, T b) const {
     const T d = math::abs(a - b);
-    return d < T(beta) ? T(0.5) * d * d / T(beta) : d - T(0.5) * T(beta);
+    return d < T(beta) ? T(0.5) * d * (d / T(beta)) : d - T(0.5) * T(beta);
   }
   template <class T> HT_HD T derivative_a(T a, T b) const {
     const T d = a - b;
@@ -296,6 +297,18 @@ using BinaryFormulas =
 using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
              formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;
+
+/// Return dy times a derivative, in the order of the formula's gradient() if it has one. For
+/// one input, s is the saved x or y.
+template <class F, class T> HT_HD T gradient_of(const F& f, T dy, T s) {
+  if constexpr (requires { f.gradient(dy, s); }) return f.gradient(dy, s);
+  else return dy * f.derivative(s, s);
+}
+template <int input, class F, class T> HT_HD T gradient_of(const F& f, T dy, T a, T b) {
+  if constexpr (input == 1) return dy * f.derivative_b(a, b);
+  else if constexpr (requires { f.gradient_a(dy, a, b); }) return f.gradient_a(dy, a, b);
+  else return dy * f.derivative_a(a, b);
+}
 
 /// Formulas that also take integers.
 template <class F> inline constexpr bool takes_integers = requires(const F& f) {

@@ -61,7 +61,7 @@ inline void copy_into(const Tensor& y, const Tensor& x) {
 }
 
 /// Sets every element to value. As torch's y.fill_(value).
-inline void fill_with(const Tensor& y, double value) {
+inline void fill_with(const Tensor& y, Number value) {
   write_in_place(y, [&](Backend& backend, Tensor& to) { backend.fill(value, to); });
 }
 

@@ -278,6 +278,16 @@ template <class T> HT_HD T pow(T x, T y) {
 // Integers, modulo 2^64 in cases where C++ leaves an overflow undefined.
 HT_HD int64_t wrapped_sum(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
 HT_HD int64_t wrapped_product(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+/// Returns the next product of a running product, and the gradient of a factor: `before` is the
+/// product of the factors before it, `after` the sum over later products without them. A product
+/// of 0 stays 0 although `after` may leave T's range.
+template <class T> HT_HD T running_product(T product, T factor) {
+  if constexpr (std::is_integral_v<T>) return wrapped_product(product, factor);
+  else return product * factor;
+}
+HT_HD double running_product_slope(double before, double after) {
+  return before == 0 && after == after ? 0.0 : before * after;
+}
 /// Returns a to the power b. A negative b gives 0 except for a = 1 and -1, as PyTorch's.
 HT_HD int64_t wrapped_power(int64_t a, int64_t b) {
   if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 == 0 ? 1 : -1) : 0);

@@ -58,12 +58,19 @@ template std::vector<int32_t> Tensor::to_vector() const;
 template std::vector<uint8_t> Tensor::to_vector() const;
 template std::vector<bool> Tensor::to_vector() const;
 
-double Tensor::item() const {
+template <class T> T Tensor::item() const {
   if (!defined() || numel() != 1)
     fail<ShapeError>("item", "needs one element, got ", described(*this),
                      ". Reduce or index first.");
-  return to_vector<double>()[0];
+  return to_vector<T>()[0];
 }
+template double Tensor::item() const;
+template float Tensor::item() const;
+template int64_t Tensor::item() const;
+template int32_t Tensor::item() const;
+template uint8_t Tensor::item() const;
+template bool Tensor::item() const;
+double Tensor::item() const { return item<double>(); }
 
 double Tensor::at(std::initializer_list<int64_t> index) const {
   if (int(index.size()) != rank())

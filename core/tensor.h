@@ -69,6 +69,8 @@ class Tensor {
   template <class T> std::vector<T> to_vector() const;
   /// Returns the value of a tensor of one element; throws ShapeError for more.
   double item() const;
+  /// The same in another type: item<int64_t>(), because a double does not hold every i64.
+  template <class T> T item() const;
   /// Returns one element by its coordinates, on the host: for tests and printing, not for loops
   /// that matter.
   double at(std::initializer_list<int64_t> index) const;

@@ -1,6 +1,7 @@
 // The formulas of one input, and their list; core/formulas.h describes the members of a formula.
 // `saves` says what the derivative reads, so that memory is spent knowingly; y is the output, x the
-// input. A formula with integer() also takes integers, in 64 bits.
+// input. A formula with integer() also takes integers, in 64 bits. A formula with gradient(dy, x or
+// y) multiplies its derivative by dy in an order in which no product leaves T's range too early.
 #pragma once
 
 #include <halftone/core/math.h>
@@ -17,16 +18,6 @@ struct Domain {
 };
 
 namespace formula {
-
-/// Returns scale / x, the derivative of a logarithm. Beyond T's range, at subnormal x, it is the
-/// largest number: infinity would turn a gradient of 0 into NaN.
-template <class T> HT_HD T slope_of_log(T x, T scale) {
-  const T slope = scale / x;
-  if (x == T(0) || slope - slope == T(0) || x != x) return slope;
-  return sizeof(T) == sizeof(float)
-             ? T(x < T(0) ? -0x1.fffffep127 : 0x1.fffffep127)
-             : T(x < T(0) ? -0x1.fffffffffffffp1023 : 0x1.fffffffffffffp1023);
-}
 
 struct Relu {  // max(x, 0); NaN passes with its gradient, the derivative at 0 is 0
   static constexpr OpInfo info{"relu", CastClass::as_is, cast_reason::chooses};
@@ -56,7 +47,8 @@ struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016): (1 + t
   template <class T> HT_HD T derivative(T x, T) const {
     const Halves<T> h = halves_of(x);
     const T twice_du = T(1.59576912160573073) * (T(1) + T(0.134145) * x * x);
-    return h.phi + x * h.phi * h.rest * twice_du;
+    const T bend = h.phi * h.rest;  // if it is 0, x and the square of x may be infinite
+    return bend == T(0) ? h.phi : h.phi + x * bend * twice_du;
   }
 };
 struct GeluErf {  // x * Phi(x), exact Phi
@@ -138,25 +130,24 @@ struct Log {
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log(x); }
-  template <class T> HT_HD T derivative(T x, T) const { return slope_of_log(x, T(1)); }
+  template <class T> HT_HD T derivative(T x, T) const { return T(1) / x; }
+  template <class T> HT_HD T gradient(T dy, T x) const { return dy / x; }
 };
 struct Log2 {
   static constexpr OpInfo info{"log2", CastClass::full_precision, cast_reason::steep};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log2(x); }
-  template <class T> HT_HD T derivative(T x, T) const {
-    return slope_of_log(x, T(1.4426950408889634));
-  }
+  template <class T> HT_HD T derivative(T x, T) const { return gradient(T(1), x); }
+  template <class T> HT_HD T gradient(T dy, T x) const { return T(1.4426950408889634) * dy / x; }
 };
 struct Log10 {
   static constexpr OpInfo info{"log10", CastClass::full_precision, cast_reason::steep};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log10(x); }
-  template <class T> HT_HD T derivative(T x, T) const {
-    return slope_of_log(x, T(0.43429448190325183));
-  }
+  template <class T> HT_HD T derivative(T x, T) const { return gradient(T(1), x); }
+  template <class T> HT_HD T gradient(T dy, T x) const { return T(0.43429448190325183) * dy / x; }
 };
 struct Log1p {
   static constexpr OpInfo info{"log1p", CastClass::full_precision, cast_reason::steep};
@@ -177,7 +168,8 @@ struct Rsqrt {
   static constexpr Saves saves = Saves::output;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return T(1) / math::sqrt(x); }
-  template <class T> HT_HD T derivative(T, T y) const { return T(-0.5) * y * y * y; }
+  template <class T> HT_HD T derivative(T, T y) const { return gradient(T(1), y); }
+  template <class T> HT_HD T gradient(T dy, T y) const { return T(-0.5) * dy * y * y * y; }
 };
 struct Reciprocal {
   static constexpr OpInfo info{"reciprocal", CastClass::full_precision, cast_reason::reciprocal};
@@ -185,6 +177,7 @@ struct Reciprocal {
   static constexpr Domain domain{0.2, 4};
   template <class T> HT_HD T forward(T x) const { return T(1) / x; }
   template <class T> HT_HD T derivative(T, T y) const { return -y * y; }
+  template <class T> HT_HD T gradient(T dy, T y) const { return -(dy * y) * y; }
 };
 struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also if x is 0. Integers
                     // have whole exponents of 0 or more
@@ -210,6 +203,7 @@ struct Square {
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return x * x; }
   template <class T> HT_HD T derivative(T x, T) const { return T(2) * x; }
+  template <class T> HT_HD T gradient(T dy, T x) const { return T(2) * (dy * x); }
   HT_HD int64_t integer(int64_t x) const { return math::wrapped_product(x, x); }
 };
 struct Abs {  // the derivative at 0 is 0
@@ -337,8 +331,7 @@ struct Hardswish {  // x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)
   static constexpr OpInfo info{"hardswish", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const {
-    const T raised = x + T(3) < T(0) ? T(0) : (x + T(3) > T(6) ? T(6) : x + T(3));
-    return x * raised / T(6);
+    return x <= T(-3) ? x * T(0) : (x < T(3) ? x * (x + T(3)) / T(6) : x);
   }
   template <class T> HT_HD T derivative(T x, T) const {
     return x <= T(-3) ? T(0) : (x < T(3) ? x / T(3) + T(0.5) : T(1));

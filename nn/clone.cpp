@@ -71,7 +71,7 @@ void copy_module(Module& source, Module& copy) {
     if (known == buffers.end()) {
       const MemoryScope scope(MemoryUse::parameter);
       Buffer made(x.detach().clone());
-      made.stays_on_host = x.stays_on_host;
+      made.stays_on_host = x.stays_on_host, made.stays_wide = x.stays_wide;
       known = buffers.emplace(x.body().get(), std::move(made)).first;
     }
     *to.buffers[i].second = known->second;

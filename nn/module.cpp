@@ -105,7 +105,8 @@ void Module::to(DType dtype, const std::function<bool(const Module&)>& except) {
                      ". Use f64, f32, f16 or bf16.");
   Collect fields(*this, except);
   for (auto& [path, x] : fields.parameters) convert(*x, dtype);
-  for (auto& [path, x] : fields.buffers) convert(*x, dtype);
+  const DType wide = size_of(dtype) < size_of(f32) ? f32 : dtype;
+  for (auto& [path, x] : fields.buffers) convert(*x, x->stays_wide ? wide : dtype);
 }
 
 void Module::to(Device device) {

@@ -45,8 +45,9 @@ struct Module {
   /// Freezes (false) or unfreezes (true) all parameters.
   void set_requires_grad(bool value);
 
-  /// Converts floating parameters and buffers, which lose their gradients. The storage is replaced
-  /// inside the tensor that all handles share, so an existing optimizer sees the change.
+  /// Converts floating parameters and buffers, which lose their gradients; running statistics of
+  /// norms are f32 also if the rest is short. The storage is replaced inside the tensor that all
+  /// handles share, so an existing optimizer sees the change.
   void to(DType dtype) { to(dtype, {}); }
   /// The same, but modules for which `except` is true, and all below them, are not converted.
   void to(DType dtype, const std::function<bool(const Module&)>& except);

@@ -5,6 +5,7 @@
 #include <halftone/autograd/statistics_sink.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/nn/arguments.h>
+#include <halftone/nn/buffer_copies.h>
 #include <halftone/nn/init.h>
 #include <halftone/core/in_place.h>
 
@@ -27,7 +28,9 @@ Shape checked(std::string_view layer, const Shape& shape) {
 
 Buffer statistics(int64_t channels, double value) {
   const MemoryScope scope(MemoryUse::parameter);
-  return Buffer(full({channels}, value));
+  Buffer buffer(full({channels}, value));
+  buffer.stays_wide = true;
+  return buffer;
 }
 
 }  // namespace
@@ -114,6 +117,64 @@ Tensor BatchNorm::then_relu(const Tensor& x, const Tensor& residual) const {
   const CallScope scope = call_scope();
   check_rank(x);
   return batch_norm_relu(x, weight, bias, running_mean, running_var, count_batch(), residual);
+}
+
+namespace {
+/// The batch norms of a model that have running statistics: all average over batches in training,
+/// as long as this exists.
+class Averaging {
+ public:
+  explicit Averaging(Module& model) {
+    for (const auto& [path, module] : model.named_modules()) {
+      modes_.emplace_back(module, module->training);
+      auto* const norm = dynamic_cast<BatchNorm*>(module);
+      if (norm && norm->running_mean.defined()) norms_.emplace_back(norm, norm->momentum);
+    }
+  }
+  ~Averaging() {
+    for (const auto& [module, training] : modes_) module->training = training;
+    for (const auto& [norm, momentum] : norms_) norm->momentum = momentum;
+  }
+  Averaging(const Averaging&) = delete;
+  Averaging& operator=(const Averaging&) = delete;
+
+  bool empty() const { return norms_.empty(); }
+  void start() const {
+    for (const auto& [module, training] : modes_) module->training = true;
+    for (const auto& [norm, momentum] : norms_) {
+      norm->momentum.reset();
+      fill_with(norm->running_mean, 0), fill_with(norm->running_var, 1);
+      fill_with(norm->num_batches_tracked, 0);
+    }
+  }
+  /// Throws if a layer saw no batch: its statistics would be those of no data.
+  void require_batches() const {
+    for (const auto& [norm, momentum] : norms_)
+      if (*norm->num_batches_tracked.data<int64_t>() == 0)
+        fail<UsageError>("update_batch_norm",
+                         "a batch norm of the model saw no batch. Call the model with batches.");
+  }
+
+ private:
+  std::vector<std::pair<Module*, bool>> modes_{};
+  std::vector<std::pair<BatchNorm*, std::optional<double>>> norms_{};
+};
+}  // namespace
+
+void update_batch_norm(Module& model, const std::function<void()>& passes) {
+  const Averaging averaging(model);
+  if (averaging.empty()) return;
+  const BufferCopies before(model);
+  try {
+    averaging.start();
+    const NoGrad no_grad;
+    const StatisticsScope own(nullptr);
+    passes();
+    averaging.require_batches();
+  } catch (...) {
+    before.restore();
+    throw;
+  }
 }
 
 BatchNorm1d::BatchNorm1d(int64_t channels, BatchNormOptions options)

@@ -4,6 +4,7 @@
 // (group), Ioffe & Szegedy 2015 (batch), Ulyanov et al. 2016 (instance).
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include <halftone/autograd/ops.h>
@@ -108,6 +109,12 @@ struct BatchNorm2d final : BatchNorm {
  protected:
   void check_rank(const Tensor& x) const override;
 };
+
+/// Renews the running statistics of a model's batch norms after its weights were averaged or
+/// changed otherwise: they become plain averages over the batches with which `passes` calls the
+/// model, in training mode and without gradients. If it throws, or calls without a batch, nothing
+/// has changed. As torch.optim.swa_utils.update_bn.
+void update_batch_norm(Module& model, const std::function<void()>& passes);
 
 struct InstanceNormOptions {
   double eps = 1e-5, momentum = 0.1;

@@ -41,6 +41,9 @@ struct Buffer : Tensor {
   /// If true, Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes
   /// at every step, would cost a synchronization each time on a GPU.
   bool stays_on_host = false;
+  /// If true, Module::to(DType) makes it f32 instead of a short dtype: a running average moves by
+  /// less than half of a short float's spacing long before it has arrived.
+  bool stays_wide = false;
 };
 
 }  // namespace halftone::nn

@@ -52,7 +52,7 @@ class Step {
   Value cast(const Value& x, DType dtype) const;
   Value reshape(const Value& x, const Sizes& sizes) const;
   Value transpose(const Value& x, const std::vector<int64_t>& order) const;
-  Value number(double value, DType dtype) const { return graph().number(value, dtype); }
+  Value number(Number value, DType dtype) const { return graph().number(value, dtype); }
 
   /// Sets the value of the operation's result, cast to its dtype.
   void result(const Value& value) const;
@@ -86,6 +86,8 @@ namespace detail {
 template <class M> bool same_attributes(const M& a, const M& b) {
   if constexpr (std::same_as<M, Tensor> || std::same_as<M, std::vector<Tensor>>) {
     return true;
+  } else if constexpr (std::same_as<M, Number>) {
+    return a.value == b.value && a.integer == b.integer;
   } else if constexpr (std::equality_comparable<M>) {
     return a == b;
   } else if constexpr (std::is_empty_v<M>) {

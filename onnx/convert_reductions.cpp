@@ -88,6 +88,27 @@ void cumulative_sum(const Step& step) {
   step.result(step.node("CumSum", {summand(step), axis}));
 }
 
+/// ONNX has no running product: multiplies by the products of 1, 2, 4, ... neighbors before.
+void cumulative_product(const Step& step) {
+  const Size size = step.input_sizes(0).back();
+  if (size.per_row != 0) step.refuse("over the batch");
+  Graph& graph = step.graph();
+  const auto one = [&](int64_t value) { return graph.integers(std::vector<int64_t>{value}); };
+  Value y = summand(step);
+  const auto rank = std::size_t(step.rank(0));
+  for (int64_t by = 1; by < size.fixed; by *= 2) {
+    std::vector<int64_t> amounts(2 * rank, 0);
+    amounts[rank - 1] = by;
+    const Value before =
+        step.node("Slice", {y, one(0), one(size.fixed - by), one(int64_t(rank) - 1)});
+    const Value factor =
+        step.node("Pad", {before, graph.integers(amounts), step.number(1, y.dtype)},
+                  {attribute("mode", "constant")});
+    y = step.node("Mul", {y, factor});
+  }
+  step.result(y);
+}
+
 template <const char* type> void along_last(const Step& step) {
   step.result(step.node(type, {step.wide_input(0)}, {attribute("axis", int64_t(-1))}));
 }
@@ -195,6 +216,7 @@ std::vector<Conversion> reduction_conversions() {
           conversion<All>(truth<All, false>),
           conversion<ArgSort>(argsort),
           conversion<CumulativeSum>(cumulative_sum),
+          conversion<CumulativeProduct>(cumulative_product),
           conversion<Softmax>(along_last<softmax_type>),
           conversion<LogSoftmax>(along_last<log_softmax_type>),
           conversion<LogSumExp>(log_sum_exp),

@@ -152,7 +152,7 @@ Value Graph::constant(const Tensor& x) {
   }
   return known;
 }
-Value Graph::number(double value, DType dtype) { return constant(full({}, value, dtype)); }
+Value Graph::number(Number value, DType dtype) { return constant(full({}, value, dtype)); }
 Value Graph::integers(const std::vector<int64_t>& values) {
   return constant(from_vector(values, {int64_t(values.size())}));
 }

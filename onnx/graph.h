@@ -64,7 +64,7 @@ class Graph {
 
   /// Return constants; equal ones are stored once.
   Value constant(const Tensor& x);
-  Value number(double value, DType dtype);
+  Value number(Number value, DType dtype);
   Value integers(const std::vector<int64_t>& values);
   /// Returns an i64 vector, computed from the rows of the first input if a size needs them.
   Value integers(const Sizes& sizes);

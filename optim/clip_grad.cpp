@@ -18,14 +18,14 @@ template <class F> void apply_in_place(const F& formula, Tensor& x) {
   backend_for(x).unary(call_of<UnaryFormulas>(formula), x, x);
 }
 
-/// Returns min(1, max_norm / (norm + 1e-6)); NaN stays NaN.
+/// Returns min(1, max_norm / (norm + 1e-6)) of an f64 norm, in f32; NaN stays NaN.
 Tensor clip_factor(const Tensor& norm, double max_norm) {
   Tensor denominator = norm.clone();
   apply_in_place(formula::Affine{1, 1e-6}, denominator);
-  Tensor factor = full({}, max_norm, f32, norm.device());
+  Tensor factor = full({}, max_norm, f64, norm.device());
   backend_for(norm).binary(call_of<BinaryFormulas>(formula::Div{}), factor, denominator, factor);
   apply_in_place(formula::Clamp{-std::numeric_limits<double>::infinity(), 1}, factor);
-  return factor;
+  return Cast::converted(factor, f32);
 }
 
 }  // namespace
@@ -34,14 +34,14 @@ Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOpt
   if (!(max_norm >= 0))
     fail<UsageError>("clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
   if (gradients.empty()) return zeros({});
-  const Tensor norm = Cast::converted(norm_of(gradients, options.norm_type), f32);
+  const Tensor norm = norm_of(gradients, options.norm_type);
   if (options.error_if_nonfinite) {
     if (const double value = norm.item(); !std::isfinite(value))
       fail<UsageError>("clip_grad_norm", "the norm of the gradients is ", value,
                        ". Unscale them first, or turn error_if_nonfinite off.");
   }
   scale_gradients(gradients, clip_factor(norm, max_norm));
-  return norm;
+  return Cast::converted(norm, f32);
 }
 
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, ClipOptions options) {

@@ -23,7 +23,7 @@ void LambOptions::check(std::string_view optimizer) const {
 
 namespace {
 Tensor squares(Backend& backend, const Tensor& x) {
-  Tensor total = empty({}, x.dtype(), x.device());
+  Tensor total = empty({}, f64, x.device());
   backend.sum_of_squares({&x, 1}, total);
   return total;
 }
@@ -39,7 +39,9 @@ Tensor trust_ratio(Backend& backend, const Tensor& weight, const Tensor& directi
   backend.binary(call_of<BinaryFormulas>(formula::Div{}), w, u, ratio);
   backend.unary(call_of<UnaryFormulas>(formula::Sqrt{}), ratio, ratio);
   backend.select(positive, ratio, one, result);
-  return result;
+  Tensor in_dtype = empty_like(result, direction.dtype());
+  backend.copy(result, in_dtype);
+  return in_dtype;
 }
 }  // namespace
 

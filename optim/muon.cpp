@@ -54,9 +54,8 @@ void scaled_sum(Backend& backend, Tensor& y, double beta, const Tensor& x, doubl
 
 /// x / max(|x|, eps), in place.
 void normalize(Backend& backend, Tensor& x, double eps) {
-  const DType wide = x.dtype() == f64 ? f64 : f32;
-  Tensor norm = empty({}, wide, x.device());
-  const Tensor least = full({}, eps, wide, x.device());
+  Tensor norm = empty({}, f64, x.device());
+  const Tensor least = full({}, eps, f64, x.device());
   backend.sum_of_squares({&x, 1}, norm);
   backend.unary(call_of<UnaryFormulas>(formula::Sqrt{}), norm, norm);
   backend.binary(call_of<BinaryFormulas>(formula::Maximum{}), norm, least, norm);

@@ -194,8 +194,7 @@ void TopKAccuracy::update_on_device(const Tensor& logits, const Tensor& targets)
   const Tensor tied_before = sum(cast(equal(logits, own), f32) * before, {-1});
   const Tensor in_top =
       greater(not_larger - tied_before, scalar(double(classes - k_), f32, not_larger.device()));
-  const Tensor counts =
-      cast(not_equal(targets, scalar(double(ignore_index_), i64, targets.device())), f64);
+  const Tensor counts = cast(not_equal(targets, scalar(ignore_index_, i64, targets.device())), f64);
   accumulate(correct_, sum(cast(in_top, f64) * counts));
   accumulate(samples_, sum(counts));
 }

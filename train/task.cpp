@@ -24,7 +24,7 @@ Tensor counted(const Tensor& targets, const CrossEntropyOptions& options) {
     return scalar(double(targets.numel() - ignored), f64);
   }
   const Tensor counts =
-      not_equal(targets, scalar(double(options.ignore_index), targets.dtype(), targets.device()));
+      not_equal(targets, scalar(options.ignore_index, targets.dtype(), targets.device()));
   if (!options.weight.defined()) return sum(cast(counts, f64));
   const Tensor none = scalar(0, targets.dtype(), targets.device());
   const Tensor classes =

@@ -53,7 +53,7 @@ struct CosineSimilarity {
     a = cast(views::contiguous(a_in), wide), b = cast(views::contiguous(b_in), wide);
     a_norm = norm(a, {dim}, true), b_norm = norm(b, {dim}, true);
     const double largest = facts(wide).max;
-    y = sum(a * b, {dim}, true) / (clamp(a_norm, eps, largest) * clamp(b_norm, eps, largest));
+    y = sum((a / clamp(a_norm, eps, largest)) * (b / clamp(b_norm, eps, largest)), {dim}, true);
     Shape shape = y.shape();
     shape.erase(normalize_dim("cosine_similarity", dim, y.rank()));
     return detail::as_shape(cast(y, f32_result ? f32 : from), shape);

@@ -113,13 +113,13 @@ struct Labelled {
         i = std::size_t(-1);
       }
   }
-  /// Sums over the letters that occur nowhere else.
+  /// Sums over the letters that occur nowhere else; sums of integers are i64, as sum() gives them.
   void sum_alone(const std::string& elsewhere) {
     Dims dims;
     for (std::size_t i = 0; i < letters.size(); ++i)
       if (!has(elsewhere, letters[i])) dims.push_back(int64_t(i));
     if (dims.empty()) return;
-    x = cast(sum(x, dims), x.dtype());
+    x = is_floating(x.dtype()) ? cast(sum(x, dims), x.dtype()) : sum(x, dims);
     letters = those(letters, [&](char c) { return has(elsewhere, c); });
   }
   Tensor in_order(const std::string& order) const {
@@ -151,6 +151,8 @@ void agree_on_sizes(std::string_view equation, std::vector<Labelled>& operands) 
 /// Returns the product of two operands, summed over the letters that `kept` lacks.
 Labelled product_of(Labelled a, Labelled b, const std::string& kept) {
   a.sum_alone(kept + b.letters), b.sum_alone(kept + a.letters);
+  const DType common = promote(a.x.dtype(), b.x.dtype());
+  a.x = cast(a.x, common), b.x = cast(b.x, common);
   const auto in_both = [&](char c) { return has(a.letters, c) && has(b.letters, c); };
   const std::string batch = those(a.letters, [&](char c) { return in_both(c) && has(kept, c); });
   const std::string summed = those(a.letters, [&](char c) { return in_both(c) && !has(kept, c); });

@@ -88,10 +88,11 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value) {
                      ". Compare first.");
   const double largest = facts(x.dtype()).max;
   const bool whole = is_floating(x.dtype()) || value.whole;
-  if (!whole || (std::isfinite(value.value) && std::abs(value.value) > largest))
+  const bool below = value.value < 0 && (x.dtype() == u8 || x.dtype() == boolean);
+  if (!whole || below || (std::isfinite(value.value) && std::abs(value.value) > largest))
     fail<UsageError>("masked_fill", "the value ", value.value, " is not one of ", x.dtype(),
                      ", whose largest is ", largest, ". Use one that fits, or an infinity.");
-  return where(mask, scalar(value.value, x.dtype(), x.device()), x);
+  return where(mask, scalar(value, x.dtype(), x.device()), x);
 }
 
 Tensor one_hot(const Tensor& index, int64_t classes) {

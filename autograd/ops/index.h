@@ -83,9 +83,9 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index);
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value);
 /// Returns x with alpha times the slices of source added at `index`, a vector, along a dimension.
-/// As torch.index_add.
+/// As torch.index_add: integers take a whole alpha.
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
-                 double alpha = 1);
+                 Number alpha = 1);
 /// gather() whose index and x broadcast except in `dim`; without `dim`, it indexes all elements in
 /// row-major order. As torch.take_along_dim.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = {});

@@ -22,7 +22,8 @@ inline Tensor floor_divide(const Tensor& a, const Tensor& b) {
   return binary(formula::FloorDivide{}, a, b);
 }
 inline Tensor floor_divide(const Tensor& a, Number b) {
-  return floor_divide(a, detail::scalar_like("floor_divide", a, b));
+  return detail::with_number("floor_divide", a, b,
+                             [](const Tensor& x, const Tensor& y) { return floor_divide(x, y); });
 }
 /// Returns a - b floor(a / b), with b's sign. As torch.remainder, Python's %.
 inline Tensor remainder(const Tensor& a, const Tensor& b) {
@@ -30,7 +31,8 @@ inline Tensor remainder(const Tensor& a, const Tensor& b) {
   return binary(formula::Remainder{}, a, b);
 }
 inline Tensor remainder(const Tensor& a, Number b) {
-  return remainder(a, detail::scalar_like("remainder", a, b));
+  return detail::with_number("remainder", a, b,
+                             [](const Tensor& x, const Tensor& y) { return remainder(x, y); });
 }
 inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
 inline Tensor operator%(const Tensor& a, Number b) { return remainder(a, b); }

@@ -73,7 +73,7 @@ Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
   const int64_t rows = x.shape()[0], classes = x.shape()[1];
   const Tensor column = views::reshaped(targets, {rows, 1});
   const Tensor nowhere = full({}, -1, i64, x.device());
-  const Tensor kept = not_equal(column, full({}, double(options.ignore_index), i64, x.device()));
+  const Tensor kept = not_equal(column, full({}, options.ignore_index, i64, x.device()));
   const Tensor target = where(kept, column, nowhere);
   chosen = equal(target, detail::places(classes, x.device()));
   const Tensor zero = zeros({}, wide, x.device()), one = full({}, 1, wide, x.device());

@@ -26,14 +26,15 @@ Tensor Var::forward(const Tensor& in) {
   const Tensor rounded = detail::reduce_keeping("var", Reduction::mean, wide, over);
   mean = rounded + detail::reduce_keeping("var", Reduction::mean, wide - rounded, over);
   const Tensor squares =
-      detail::reduce_keeping("var", Reduction::sum_of_squares, wide - mean, over);
-  return detail::as_shape(cast(squares * (1 / divisor()), x.dtype()),
+      detail::reduce_keeping("var", Reduction::sum_of_squares, wide - mean, over, f64);
+  return detail::as_shape(cast(squares * (1 / divisor()), f64_result ? f64 : x.dtype()),
                           over.result_shape("var", x.shape()));
 }
 
 std::array<Tensor, 1> Var::backward(const Tensor& dy) const {
-  const Tensor seed = detail::keeping(cast(dy, mean.dtype()), mean.shape());
-  return {cast((cast(x, mean.dtype()) - mean) * (seed * (2 / divisor())), x.dtype())};
+  const DType wide = f64_result ? f64 : mean.dtype();
+  const Tensor seed = detail::keeping(cast(dy, wide), mean.shape()) * (2 / divisor());
+  return {cast(cast(cast(x, mean.dtype()) - mean, wide) * seed, x.dtype())};
 }
 
 Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy) {
@@ -82,11 +83,12 @@ Tensor norm_of(const Tensor& x, double p, const ReduceDims& over) {
   if (p == 2)
     return cast(sqrt(detail::reduce_keeping("norm", Reduction::sum_of_squares, x, over, f64)),
                 wide);
-  const Tensor size = abs(cast(x, wide));
   if (p < 0 || std::isinf(p)) detail::require_elements("norm", x, over);
+  const Tensor size = abs(cast(x, wide));
   if (std::isinf(p)) return reduced(p > 0 ? Reduction::max : Reduction::min, size);
   if (p == 0) return reduced(Reduction::sum, cast(not_equal(size, number(0, size)), wide));
-  return p == 1 ? reduced(Reduction::sum, size) : pow(reduced(Reduction::sum, pow(size, p)), 1 / p);
+  if (p == 1) return reduced(Reduction::sum, size);
+  return cast(pow(reduced(Reduction::sum, pow(cast(size, f64), p)), 1 / p), wide);
 }
 }  // namespace
 
@@ -108,27 +110,10 @@ std::array<Tensor, 1> Norm::backward(const Tensor& dy) const {
     const Tensor count = reduce_to(cast(attains, y.dtype()), y.shape());
     return {cast(where(attains, sign(wide) * (seed / count), number(0, wide)), x.dtype())};
   }
-  const Tensor divisor = where(is_zero, number(1, y), p == 2 ? y : pow(y, p - 1));
-  Tensor slope = p == 2 ? wide : sign(wide) * pow(abs(wide), p - 1);
+  const Tensor share = wide / where(is_zero, number(1, y), y);
+  Tensor slope = p == 2 ? share : sign(wide) * pow(abs(share), p - 1);
   if (p < 1) slope = where(equal(wide, number(0, wide)), number(0, wide), slope);
-  return {cast(slope / divisor * where(is_zero, zero, seed), x.dtype())};
-}
-
-Tensor cumprod(const Tensor& in, int dim) {
-  check::numbers_or_bool("cumprod", in);
-  std::array inputs{in};
-  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::cumprod, inputs);
-  const DType result = is_floating(in.dtype()) ? inputs[0].dtype() : i64;
-  Tensor y = cast(inputs[0], is_floating(result) ? wide_dtype(result) : i64);
-  const int d = normalize_dim("cumprod", dim, in.rank());
-  const int64_t n = in.rank() == 0 ? 1 : in.shape()[d];
-  // Products of 1, 2, 4, ... neighbors: log2(n) passes, whose gradients contain no division.
-  for (int64_t step = 1; step < n; step *= 2) {
-    Dims before = Dims::filled(2 * (in.rank() - d), 0);
-    before[-2] = step;
-    y = y * pad(slice(y, d, 0, n - step), before, 1);
-  }
-  return cast(y, result);
+  return {cast(slope * where(is_zero, zero, seed), x.dtype())};
 }
 
 std::array<Tensor, 1> LogSumExp::backward(const Tensor& dy) const {

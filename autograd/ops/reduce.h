@@ -1,6 +1,6 @@
-// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin,
-// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider for any dtype, and
-// give the same result for any number of threads.
+// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin, and
+// running sums and products. Sums and products of integers are i64. They accumulate in f32 or wider
+// for any dtype, and give the same result for any number of threads.
 #pragma once
 
 #include <cmath>
@@ -109,13 +109,14 @@ struct Mean {
   }
 };
 
-/// Variance: the sum of squared distances from the mean over (count - correction). The mean, the
-/// distances and their squares are f32 or wider.
+/// Variance: the sum of squared distances from the mean over (count - correction). The mean and the
+/// distances are f32 or wider, their squares f64.
 struct Var {
   static constexpr OpInfo info{"var", CastClass::as_is,
                                "by PyTorch's list alone; deviations are summed in f32 inside"};
   ReduceDims over;
   double correction = 1;
+  bool f64_result = false;
   Tensor x{}, mean{};  // mean: f32 or wider, keeps sizes of 1
 
   double divisor() const;
@@ -181,8 +182,8 @@ struct Prod {
 };
 
 /// The norm of order p, (sum |x|^p)^(1/p); 0: the number of nonzero elements; infinite: the largest
-/// or the smallest |x|. Its gradient at 0 is 0. For p = 2 squares are summed in f64, where f32
-/// squares never overflow or vanish; f64 ones do below 1e-162 and above 1e154, as PyTorch's.
+/// or the smallest |x|. Its gradient at 0 is 0. Powers are summed in f64, where f32 squares never
+/// overflow or vanish; f64 ones do below 1e-162 and above 1e154, as PyTorch's.
 struct Norm {
   static constexpr OpInfo info{"norm", CastClass::full_precision, cast_reason::grows};
   ReduceDims over;
@@ -233,6 +234,25 @@ struct CumulativeSum {
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true, from)}; }
 };
 
+/// Running product along the last dimension.
+struct CumulativeProduct {
+  static constexpr OpInfo info{"cumprod", CastClass::full_precision, cast_reason::powers};
+  bool f32_result = false;
+  Tensor x{};
+
+  Tensor forward(const Tensor& in) {
+    x = views::contiguous(in);
+    Tensor y = empty(x.shape(), detail::accumulated_dtype("cumprod", x, f32_result), x.device());
+    backend_for(x).cumulative_product(x, y);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).cumulative_product_backward(x, views::contiguous(dy), dx);
+    return {dx};
+  }
+};
+
 inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) {
   return apply(Sum{.over = {dims, keep}}, x);
 }
@@ -244,11 +264,14 @@ inline Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1,
                   bool keep = false) {
   return apply(Var{.over = {dims, keep}, .correction = correction}, x);
 }
-/// Returns the square root of var(), in f32 or wider; if it is 0 its gradient is 0. As torch.std.
+/// Returns the square root of var(), in f64 until the result; if it is 0 its gradient is 0. As
+/// torch.std.
 inline Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1,
                   bool keep = false) {
   check::floating("std", x);
-  const Tensor variance = var(cast(x, x.dtype() == f64 ? f64 : f32), dims, correction, keep);
+  const Tensor wide = cast(x, x.dtype() == f64 ? f64 : f32);
+  const Tensor variance =
+      apply(Var{.over = {dims, keep}, .correction = correction, .f64_result = true}, wide);
   const Tensor is_zero = variance == 0;
   return cast(where(is_zero, 0, sqrt(where(is_zero, 1, variance))), x.dtype());
 }
@@ -287,8 +310,10 @@ template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
 inline Tensor cumsum(const Tensor& x, int dim) {
   return detail::along_dim(CumulativeSum{}, x, dim);
 }
-/// Returns the running product along `dim`, in f32 or wider; i64 for integers. As torch.cumprod.
-Tensor cumprod(const Tensor& x, int dim);
+/// Returns the running product along `dim`, in f64; i64 for integers. As torch.cumprod.
+inline Tensor cumprod(const Tensor& x, int dim) {
+  return detail::along_dim(CumulativeProduct{}, x, dim);
+}
 
 namespace detail {
 template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool keep) {

@@ -49,12 +49,11 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index_in, const Tensor& s
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value) {
   check::defined("scatter", "the input", x);
   check::defined("scatter", "the index", index);
-  return scatter(x, dim, index,
-                 views::expand(scalar(value.value, x.dtype(), x.device()), index.shape()));
+  return scatter(x, dim, index, views::expand(scalar(value, x.dtype(), x.device()), index.shape()));
 }
 
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
-                 double alpha) {
+                 Number alpha) {
   check::defined("index_add", "the input", x);
   check::defined("index_add", "the source", source);
   check::integers("index_add", "the index", index);
@@ -66,9 +65,12 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
   if (index.rank() > 1 || from.shape() != wanted)
     fail<ShapeError>("index_add", "the index is ", described(index), ", the source ",
                      described(source), ". The index must be a vector, the source ", wanted, '.');
+  if (!is_floating(x.dtype()) && !alpha.whole)
+    fail<UsageError>("index_add", "alpha is ", alpha.value, " for ", described(x),
+                     ". Integers need a whole number. Cast to f32 for fractions.");
   Shape column = Dims::filled(to.rank(), 1);
   column[d] = places.numel();
-  const Tensor scaled = alpha == 1 ? from : from * Number(alpha);
+  const Tensor scaled = alpha.value == 1 ? from : from * alpha;
   const CasterScope as_is(nullptr);  // unlike scatter_add, no casting list names index_add
   return reshape(
       scatter_add(to, d, expand(reshape(places, column), wanted), cast(scaled, x.dtype())),

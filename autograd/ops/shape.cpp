@@ -197,7 +197,7 @@ Tensor cropped(const Tensor& x, Padding& padding) {
 
 }  // namespace detail
 
-Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, Number value) {
   detail::Padding padding = detail::padding_of(x, pairs_from_last);
   const Tensor part = detail::cropped(x, padding);
   return apply(Pad{.before = padding.before, .after = padding.after, .value = value}, part);

@@ -116,7 +116,7 @@ struct Cat {
 struct Pad {
   static constexpr OpInfo info{"pad", CastClass::as_is, cast_reason::moves};
   Dims before, after;
-  double value;
+  Number value;
   Shape from{};
 
   Tensor inner(Tensor padded) const {
@@ -177,7 +177,7 @@ Tensor cat(const std::vector<Tensor>& inputs, int dim = 0);
 Tensor stack(const std::vector<Tensor>& inputs, int dim = 0);
 /// As torch.nn.functional.pad (constant): pairs (before, after) from the last dimension backwards;
 /// negative amounts crop. Other modes are in rearrange.h.
-Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value = 0);
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, Number value = 0);
 Tensor contiguous(const Tensor& x);
 
 }  // namespace halftone

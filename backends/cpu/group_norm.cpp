@@ -1,6 +1,7 @@
 // Group norm of [n, c, spatial]: a group of channels of one image is contiguous in memory. Each
 // block of a channel has its own sums, which are joined in double, in order: the number of threads
 // has no effect.
+#include <algorithm>
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -83,6 +84,13 @@ class ChannelSums {
   cpu::Workspace<double> dy_, product_;
 };
 
+/// Returns whether powers and products of rstd with other numbers stay in f32's range.
+bool is_ordinary(const Tensor& rstd) {
+  const float* const values = rstd.data<float>();
+  return std::all_of(values, values + rstd.numel(),
+                     [](float scale) { return scale > 0x1p-40f && scale < 0x1p40f; });
+}
+
 double value_or(const float* x, int64_t i, double otherwise) {
   return x ? double(x[i]) : otherwise;
 }
@@ -117,7 +125,7 @@ void CpuBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor&
 void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                                      const Tensor& rstd, const Tensor& dy, Tensor& dx,
                                      Tensor& dweight, Tensor& dbias) {
-  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0)
+  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0 || !is_ordinary(rstd))
     return ReferenceBackend::group_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
   const GroupSizes sizes(x, rstd);
   const cpu::WholeInput w(weight);

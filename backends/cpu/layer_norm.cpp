@@ -1,5 +1,6 @@
 // Layer and RMS normalization by rows. Statistics and the gradients of weights are accumulated in
 // fixed groups of rows, so they do not depend on the number of threads.
+#include <cfloat>
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -39,6 +40,11 @@ void add_groups(cpu::Workspace<double>& partial, int64_t groups, int64_t n, cons
     reference::store_one(total, into, j);
   }
 }
+/// Returns the mean square of n numbers, rounded to float if it has one that is not subnormal.
+double mean_square(const float* x, int64_t n) {
+  const double mean = simd_kernels().sum_of_squares(x, n) / double(n);
+  return mean >= double(FLT_MIN) && mean <= double(FLT_MAX) ? double(float(mean)) : mean;
+}
 }  // namespace
 
 void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
@@ -55,7 +61,7 @@ void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
       float center = 0;
       double variance = 0;
       if (mean.defined()) k.moments(in, n, &center, &variance);
-      else variance = double(float(k.sum_of_squares(in, n) / double(n)));
+      else variance = mean_square(in, n);
       const auto scale = float(1 / std::sqrt(variance + eps));
       cpu::Output output(y, row * n, 1, n, scratch.data() + n);
       k.normalize(in, center, scale, w.data(), b.data(), output.data(), n);

@@ -32,7 +32,7 @@ class CudaBackend final : public Backend {
   void abandon_capture() override;
 
   // --- movement (movement.cu, table.cu, indexing.cu)
-  void fill(double value, Tensor& y) override;
+  void fill(Number value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
   void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
@@ -54,6 +54,8 @@ class CudaBackend final : public Backend {
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
   void argsort(const Tensor& x, bool descending, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
+  void cumulative_product(const Tensor& x, Tensor& y) override;
+  void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) override;
 
   // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu,
   // max_pool.cu, avg_pool.cu, interpolate.cu)

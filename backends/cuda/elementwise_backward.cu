@@ -11,15 +11,14 @@ namespace {
 template <class F> struct BackwardOfOne {
   F f;
   template <class C> __device__ C operator()(C saved, C dy) const {
-    return dy * f.derivative(saved, saved);
+    return gradient_of(f, dy, saved);
   }
-  template <class C> __device__ C operator()(C dy) const { return dy * f.derivative(C(0), C(0)); }
+  template <class C> __device__ C operator()(C dy) const { return gradient_of(f, dy, C(0)); }
 };
 template <class F, int input> struct BackwardOfTwo {
   F f;
   template <class C> __device__ C operator()(C a, C b, C dy) const {
-    if constexpr (input == 0) return dy * f.derivative_a(a, b);
-    else return dy * f.derivative_b(a, b);
+    return gradient_of<input>(f, dy, a, b);
   }
   template <class C> __device__ C operator()(C dy) const { return (*this)(C(0), C(0), dy); }
 };

@@ -29,7 +29,7 @@ __global__ void unary_backward_kernel(FormulaCall call, Layout<3> layout, bool s
     const C s = saved.data ? load_as<C>(saved, at.of[1]) : C(0);
     C out = load_as<C>(dy, at.of[2]);
     visit_index(UnaryFormulas{}, call.index,
-                [&]<class F>() { out *= formula_of<F>(call).derivative(s, s); });
+                [&]<class F>() { out = gradient_of(formula_of<F>(call), out, s); });
     store_as<C>(dx, at.of[0], out);
   }
 }
@@ -59,7 +59,7 @@ __global__ void binary_backward_kernel(FormulaCall call, int input, Layout<4> la
     C out = load_as<C>(dy, at.of[3]);
     visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
       const F f = formula_of<F>(call);
-      out *= input == 0 ? f.derivative_a(u, v) : f.derivative_b(u, v);
+      out = input == 0 ? gradient_of<0>(f, out, u, v) : gradient_of<1>(f, out, u, v);
     });
     store_as<C>(dx, at.of[0], out);
   }

@@ -85,7 +85,9 @@ void CudaBackend::scatter_add(const Tensor& x, int dim, const Tensor& index, Ten
   Tensor table = column(sums);
   scatter_add_rows(column(values), places, no_place, table);
   accumulate(sums, total);
-  copy(total, y);
+  if (is_floating(y.dtype())) return copy(total, y);
+  Tensor whole = scratch(context_, y.shape(), i64);  // short integers keep its last bits
+  copy(total, whole), copy(whole, y);
 }
 
 }  // namespace halftone

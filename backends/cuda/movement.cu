@@ -108,11 +108,11 @@ bool convert_dense(const Context& context, const Tensor& x, Tensor& y) {
 
 using namespace cuda;
 
-void CudaBackend::fill(double value, Tensor& y) {
+void CudaBackend::fill(Number value, Tensor& y) {
   const Layout<1> layout(y);
   if (layout.turns == 0) return;
   visit_any(y.dtype(), [&]<class T>() {
-    const T element = convert<T>(value);
+    const T element = value.as<T>();
     if (layout.is_dense() && begins_aligned(y))
       launch(context_, fill_dense_kernel<T>, shape_for(context_, layout.turns, pack_size<T>),
              element, y.data<T>(), layout.turns);

@@ -1,5 +1,5 @@
-// Along rows: the position of the largest or smallest element, and running sums (in double,
-// integers exactly).
+// Along rows: the position of the largest or smallest element, and running sums and products (in
+// double, integers exactly).
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/rows.h>
 
@@ -70,6 +70,34 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+/// A thread per row: the products of parts could be infinite although the row's are not.
+template <class C>
+__global__ void cumulative_product_kernel(Operand x, int64_t rows, int64_t n, Operand y) {
+  for (int64_t r = global_thread(); r < rows; r += all_threads()) {
+    C product = 1;
+    for (int64_t i = r * n; i < (r + 1) * n; ++i) {
+      product = math::running_product(product, load_as<C>(x, i));
+      store_as<C>(y, i, product);
+    }
+  }
+}
+/// before: scratch memory for the products of the factors before each one.
+__global__ void cumulative_product_backward_kernel(Operand x, Operand dy, int64_t rows, int64_t n,
+                                                   double* before, Operand dx) {
+  for (int64_t r = global_thread(); r < rows; r += all_threads()) {
+    double product = 1, after = 0;
+    for (int64_t i = r * n; i < (r + 1) * n; ++i) {
+      before[i] = product;
+      product = math::running_product(product, load_as<double>(x, i));
+    }
+    for (int64_t i = (r + 1) * n - 1; i >= r * n; --i) {
+      after += load_as<double>(dy, i);
+      store_as<double>(dx, i, math::running_product_slope(before[i], after));
+      after = math::running_product_slope(load_as<double>(x, i), after);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cuda
 
@@ -94,6 +122,23 @@ void CudaBackend::cumulative_sum(const Tensor& x, bool reverse, Tensor& y) {
   launch(context_,
          is_floating(x.dtype()) ? cumulative_sum_kernel<double> : cumulative_sum_kernel<int64_t>,
          shape_for_rows(context_, rows), Operand(x), rows, n, reverse, Operand(y));
+}
+
+void CudaBackend::cumulative_product(const Tensor& x, Tensor& y) {
+  if (x.numel() == 0) return;
+  const int64_t n = x.rank() == 0 ? 1 : x.size(-1), rows = x.numel() / n;
+  launch(context_,
+         is_floating(x.dtype()) ? cumulative_product_kernel<double>
+                                : cumulative_product_kernel<int64_t>,
+         shape_for(context_, rows), Operand(x), rows, n, Operand(y));
+}
+
+void CudaBackend::cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) {
+  if (x.numel() == 0) return;
+  const int64_t n = x.rank() == 0 ? 1 : x.size(-1), rows = x.numel() / n;
+  const Tensor before = scratch(context_, {x.numel()}, f64);
+  launch(context_, cumulative_product_backward_kernel, shape_for(context_, rows), Operand(x),
+         Operand(dy), rows, n, before.data<double>(), Operand(dx));
 }
 
 }  // namespace halftone

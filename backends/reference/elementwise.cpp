@@ -23,8 +23,7 @@ void ReferenceBackend::unary_backward(FormulaCall call, const Tensor& saved, con
   visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
     // The formula reads only the one of x and y that it asked to save.
-    map<double>([&](double x_or_y, double d) { return d * f.derivative(x_or_y, x_or_y); }, dx,
-                saved, dy);
+    map<double>([&](double x_or_y, double d) { return gradient_of(f, d, x_or_y); }, dx, saved, dy);
   });
 }
 
@@ -43,11 +42,11 @@ void ReferenceBackend::binary_backward(FormulaCall call, int input, const Tensor
   visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
     if (input == 0)
-      map<double>([&](double u, double v, double d) { return d * f.derivative_a(u, v); }, dx, a, b,
-                  dy);
+      map<double>([&](double u, double v, double d) { return gradient_of<0>(f, d, u, v); }, dx, a,
+                  b, dy);
     else
-      map<double>([&](double u, double v, double d) { return d * f.derivative_b(u, v); }, dx, a, b,
-                  dy);
+      map<double>([&](double u, double v, double d) { return gradient_of<1>(f, d, u, v); }, dx, a,
+                  b, dy);
   });
 }
 

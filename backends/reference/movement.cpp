@@ -12,9 +12,9 @@ namespace halftone {
 
 using namespace reference;
 
-void ReferenceBackend::fill(double value, Tensor& y) {
+void ReferenceBackend::fill(Number value, Tensor& y) {
   visit_any(y.dtype(), [&]<class T>() {
-    const T element = convert<T>(value);
+    const T element = value.as<T>();
     const LoopNest<1> nest(y);
     nest.parallel_runs([&](Offsets<1> offset, Offsets<1> step, int64_t count) {
       T* out = y.data<T>() + offset[0];

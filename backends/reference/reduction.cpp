@@ -1,4 +1,5 @@
-// Reductions over any dimensions of strided tensors, positions of extremes, and cumulative sums. A
+// Reductions over any dimensions of strided tensors, positions of extremes, and running sums and
+// products. A
 // reduction is cut into (block of outputs) x (chunk of reduced elements). The partial results of
 // the chunks are joined in order, so neither the cut nor the result depends on the number of
 // threads.
@@ -50,8 +51,7 @@ struct Min {
 struct Prod {
   template <class T> static T start() { return T(1); }
   template <class T> static T add(T product, T value) {
-    if constexpr (std::is_integral_v<T>) return math::wrapped_product(product, value);
-    else return product * value;
+    return math::running_product(product, value);
   }
   template <class T> static T join(T a, T b) { return add(a, b); }
 };
@@ -263,6 +263,45 @@ void ReferenceBackend::cumulative_sum(const Tensor& x, bool reverse, Tensor& y) 
   parallel_tasks(rows, [&](int64_t row) {
     if (is_floating(x.dtype())) cumulative_sum_of_row<double>(x, row * length, length, reverse, y);
     else cumulative_sum_of_row<int64_t>(x, row * length, length, reverse, y);
+  });
+}
+
+namespace {
+
+template <class T> void cumulative_product_of_row(const Tensor& x, int64_t row, const Tensor& y) {
+  const int64_t n = rows_of(x).columns;
+  Workspace<T> values(n);
+  load(x, row * n, n, values.data());
+  T product = 1;
+  for (int64_t i = 0; i < n; ++i) values[i] = product = math::running_product(product, values[i]);
+  store(values.data(), n, y, row * n);
+}
+
+}  // namespace
+
+void ReferenceBackend::cumulative_product(const Tensor& x, Tensor& y) {
+  parallel_tasks(rows_of(x).rows, [&](int64_t row) {
+    if (is_floating(x.dtype())) cumulative_product_of_row<double>(x, row, y);
+    else cumulative_product_of_row<int64_t>(x, row, y);
+  });
+}
+
+// dx[i] = (x[0] .. x[i - 1]) s[i] with s[i] = dy[i] + x[i + 1] s[i + 1].
+void ReferenceBackend::cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) {
+  const auto [rows, n] = rows_of(x);
+  const int64_t length = n;
+  parallel_tasks(rows, [&](int64_t row) {
+    Workspace<double> factors(length), slopes(length), before(length);
+    load(x, row * length, length, factors.data());
+    load(dy, row * length, length, slopes.data());
+    double product = 1, after = 0;
+    for (int64_t i = 0; i < length; ++i)
+      before[i] = product, product = math::running_product(product, factors[i]);
+    for (int64_t i = length; i-- > 0; after = math::running_product_slope(factors[i], after)) {
+      after += slopes[i];
+      slopes[i] = math::running_product_slope(before[i], after);
+    }
+    store(slopes.data(), length, dx, row * length);
   });
 }
 

@@ -20,7 +20,7 @@ class ReferenceBackend : public Backend {
   void synchronize() override {}
 
   // --- movement
-  void fill(double value, Tensor& y) override;
+  void fill(Number value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
   void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
@@ -42,6 +42,8 @@ class ReferenceBackend : public Backend {
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
   void argsort(const Tensor& x, bool descending, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
+  void cumulative_product(const Tensor& x, Tensor& y) override;
+  void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) override;
 
   // --- contraction
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;

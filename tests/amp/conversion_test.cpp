@@ -203,7 +203,7 @@ struct Frozen {
   }
 };
 
-TEST_CASE("frozen parameters and buffers are rounded only on request") {
+TEST_CASE("frozen parameters are rounded only on request, running statistics never") {
   Strategy masters_everywhere = Strategy::named("o2-bf16");
   masters_everywhere.keep_batch_norm = false;
   Frozen source(Strategy::named("fp32")), target(masters_everywhere);
@@ -222,12 +222,8 @@ TEST_CASE("frozen parameters and buffers are rounded only on request") {
   };
   refused("0.bias");
   const Tensor mean = source.entry("1.running_mean").clone();
-  source.make_short();
-  Tensor buffer = source.entry("1.running_mean");
-  backend_for(buffer).copy(mean, buffer);
-  refused("1.running_mean");
   target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::rounding);
-  CHECK(same_bits(target.entry("1.running_mean"), cast(mean, bf16)));
+  CHECK(same_bits(target.entry("1.running_mean"), mean));
   source.make_short();
   target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
   for (const auto& [name, x] : nn::state_dict(source.model))

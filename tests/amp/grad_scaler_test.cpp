@@ -183,7 +183,7 @@ class Replay {
       return state;
     } else if (verb == "load_state_dict") {
       optim::NamedTensors state;
-      for (const auto& [name, x] : action.at("state").items()) state[name] = scalar(x, f64);
+      for (const auto& [name, x] : action.at("state").items()) state[name] = scalar(double(x), f64);
       scaler_.load_state_dict(state);
     } else if (verb == "iterations") return iterations(action.at("overflow"));
     else FAIL("unknown action " << verb);
@@ -289,7 +289,8 @@ TEST_CASE("collecting after unscaling, and losses that do not exist") {
   using doctest::Contains;
   TwoLosses run;
   CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 0), Contains("before scale()"), UsageError);
-  CHECK_THROWS_WITH_AS(run.scaler.scale(sum(run.w), 2), Contains("got loss 2, but the scaler has 2"), UsageError);
+  CHECK_THROWS_WITH_AS(run.scaler.scale(sum(run.w), 2),
+                       Contains("got loss 2, but the scaler has 2"), UsageError);
   CHECK_THROWS_WITH_AS(GradScaler({}, {.losses = 0}), Contains("got 0 losses"), UsageError);
   run.scaler.scale(sum(run.w)).backward();
   run.scaler.unscale(run.sgd);

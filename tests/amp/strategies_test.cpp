@@ -163,6 +163,21 @@ TEST_CASE("names that do not exist, with the nearest existing name") {
                        UsageError);
 }
 
+TEST_CASE("running statistics arrive at those of equal batches, under every strategy") {
+  const Tensor x = reshape(from({91.0, 93, 99, 101}), {4, 1});
+  for (const std::string_view name : Strategy::names()) {
+    INFO(std::string(name));
+    nn::Sequential model(nn::BatchNorm1d(1));
+    optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+    amp::Training training(Strategy::named(name), model, sgd);
+    for (int i = 0; i < 150; ++i) training.forward(model, x);
+    const auto& norm = dynamic_cast<const nn::BatchNorm1d&>(model[0]);
+    CHECK(norm.running_mean.dtype() == (name == "fp64" ? f64 : f32));
+    CHECK(norm.running_mean.item() == doctest::Approx(96).epsilon(1e-5));
+    CHECK(norm.running_var.item() == doctest::Approx(68.0 / 3).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("a strategy prints itself") {
   std::ostringstream text;
   text << Strategy::named("o2-fp16");

@@ -72,6 +72,61 @@ TEST_CASE("arithmetic of integers with numbers keeps integers, or gives f32") {
   CHECK((x + from({1, 1, 1}, f16)).dtype() == f16);
 }
 
+TEST_CASE("whole numbers next to i64 tensors are exact") {
+  constexpr int64_t big = 1764144000123456789, most = std::numeric_limits<int64_t>::max();
+  using Whole = std::vector<int64_t>;
+  const auto whole = [](const Tensor& x) { return x.to_vector<int64_t>(); };
+  const Tensor x = from({big, big + 1, int64_t(-3)});
+  CHECK(values_of(x == big) == Values{1, 0, 0});
+  CHECK(values_of(x != big + 1) == Values{1, 0, 1});
+  CHECK(values_of(x < big + 1) == Values{1, 0, 1});
+  CHECK(values_of(big >= x) == Values{1, 0, 1});
+  CHECK(whole(x - big) == Whole{0, 1, -3 - big});
+  CHECK(whole(big - x) == Whole{0, -1, big + 3});
+  CHECK(whole(x + big) == Whole{2 * big, 2 * big + 1, big - 3});
+  CHECK(whole(from({int64_t(3)}) * (big / 3)) == Whole{big / 3 * 3});
+  CHECK(whole(clamp(x, 0, big)) == Whole{big, big, 0});
+  CHECK(whole(clamp(x, big + 1)) == Whole{big + 1, big + 1, big + 1});
+  CHECK(whole(maximum(x, big + 1)) == Whole{big + 1, big + 1, big + 1});
+  CHECK(whole(minimum(big, x)) == Whole{big, big, -3});
+  CHECK(whole(x % big) == Whole{0, 1, big - 3});
+  CHECK(whole(floor_divide(x, big + 1)) == Whole{0, 1, -1});
+  CHECK(whole(pow(from({int64_t(-1)}), most)) == Whole{-1});
+  CHECK(whole(where(x < 0, big, x)) == Whole{big, big + 1, big});
+  CHECK(whole(masked_fill(x, x < 0, big + 2)) == Whole{big, big + 1, big + 2});
+  CHECK(whole(pad(x, {1, 0}, big)) == Whole{big, big, big + 1, -3});
+  CHECK(whole(scatter(x, 0, from({2}), big + 4)) == Whole{big, big + 1, big + 4});
+  CHECK(whole(index_add(x, 0, from({2, 2}), from({int64_t(1), int64_t(2)}), big)) ==
+        Whole{big, big + 1, 3 * big - 3});
+  CHECK(whole(sort(x, 0, true).values) == Whole{big + 1, big, -3});
+}
+
+TEST_CASE("a number next to a short float is not rounded to it") {
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    for (const DType dtype : {f16, bf16}) {
+      const Tensor x = from({39.5, 43.0, -39.5}, dtype);
+      const float by = 3.3f;
+      Values quotients, rests, powers;
+      for (const double v : values_of(x)) {
+        const double rest = v - std::floor(v / double(by)) * double(by);
+        quotients.push_back(std::floor(v / double(by)));
+        rests.push_back(cast(scalar(rest), dtype).item());
+      }
+      CHECK(values_of(floor_divide(x, 3.3)) == quotients);
+      CHECK(floor_divide(x, 3.3).dtype() == dtype);
+      const Values found = values_of(x % 3.3);
+      for (std::size_t i = 0; i < 3; ++i)
+        CHECK(std::abs(found[i] - rests[i]) <= epsilon(dtype) * rests[i]);
+      CHECK(pow(3.3, full({1}, 2, dtype)).item() == cast(scalar(3.3 * 3.3), dtype).item());
+    }
+  }
+  Tensor x = from({7.5}, f16).clone().set_requires_grad();
+  sum(x % 3.3).backward();
+  CHECK(x.grad().item() == 1);
+  CHECK(x.grad().dtype() == f16);
+}
+
 TEST_CASE("operations that integers and bools are refused in") {
   CHECK(message_of<UsageError>([] {
           floor_divide(from({1, 2}, i64), from({1, 0}, i64));

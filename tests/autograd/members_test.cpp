@@ -85,6 +85,45 @@ TEST_CASE("integers are multiplied modulo their size, however long the sum") {
   CHECK(matmul(from({{odd}}), from({{3}})).to_vector<int64_t>()[0] == 3 * odd);
 }
 
+TEST_CASE("sums of integers: index_add wraps as its dtype, einsum's are i64 as sum()'s") {
+  const auto added = [](DType dtype, int64_t x, int64_t source, Number alpha) {
+    return index_add(full({1}, x, dtype), 0, from({0}), full({1}, source, dtype), alpha)
+        .item<int64_t>();
+  };
+  CHECK(added(u8, 200, 200, 2) == 600 % 256);
+  CHECK(added(i64, 0, 16777217, 3) == 50331651);
+  CHECK(added(i64, 5, 7, -1) == -2);
+  CHECK(message_of([&] { added(i64, 5, 7, 0.5); }) ==
+        "[index_add] alpha is 0.5 for [1] i64. Integers need a whole number. Cast to f32 for "
+        "fractions.");
+  const Tensor bytes = from({200, 100}, u8), twos = from({2, 2}, u8);
+  CHECK(einsum("i->", {bytes}).dtype() == i64);
+  CHECK(einsum("i->", {bytes}).item() == 300);
+  CHECK(values_of(einsum("i,j->j", {bytes, twos})) == Values{600, 600});
+  CHECK(einsum("i,j->ij", {bytes, twos}).dtype() == u8);
+  CHECK(einsum("i,i->", {bytes, twos}).item() == 600 % 256);  // as matmul()
+}
+
+TEST_CASE("a transposed convolution with a bias rounds its result once") {
+  for (const DType dtype : {bf16, f16}) {
+    const auto one = [&](double value, const Shape& shape) { return full(shape, value, dtype); };
+    const double a = 1 + 1.0 / 128, b = 1 + 1.0 / 64, c = -(1 + 3.0 / 128);
+    CHECK(conv_transpose2d(one(a, {1, 1, 1, 1}), one(b, {1, 1, 1, 1}), one(c, {1})).item() ==
+          a * b + c);
+    const Tensor x = cast(randn({2, 5, 6, 7}), dtype), w = cast(randn({5, 4, 3, 3}), dtype),
+                 bias = cast(randn({4}), dtype);
+    const ConvTranspose2dOptions options{.stride = 2, .padding = 1};
+    const auto wide = [](const Tensor& t) { return cast(t, f64); };
+    const Values y = values_of(conv_transpose2d(x, w, bias, options)),
+                 exact = values_of(conv_transpose2d(wide(x), wide(w), wide(bias), options));
+    double largest = 0;  // beyond half a spacing there is only the error of f32 sums
+    for (std::size_t i = 0; i < y.size(); ++i)
+      largest = std::max(largest, std::abs(y[i] - exact[i]) -
+                                      epsilon(dtype) / 2 * std::max(1e-3, std::abs(exact[i])));
+    CHECK(largest <= 200 * epsilon(f32));
+  }
+}
+
 TEST_CASE("arguments of numbers say what is wrong") {
   const Tensor x = ones({2, 3}), whole = from({1, 2});
   CHECK(message_of([&] { clamp(x, {}, std::optional<Number>{}); }) ==

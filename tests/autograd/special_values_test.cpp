@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include <halftone/autograd/ops.h>
@@ -60,6 +61,24 @@ TEST_CASE("NaN passes its gradient on") {
       {nan, nan, 0, 1});
 }
 
+TEST_CASE("slopes beyond f32 times a small gradient") {
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    const double tiny = double(float(1e-39)), dy = 0x1p-10;
+    const auto slope = [&](const auto& f, double x) { return gradient_of(f, {x}, dy)[0]; };
+    CHECK(slope([](const Tensor& x) { return log(x); }, tiny) == doctest::Approx(dy / tiny));
+    CHECK(slope([](const Tensor& x) { return log2(x); }, tiny) ==
+          doctest::Approx(dy / tiny / std::log(2.0)));
+    CHECK(slope([](const Tensor& x) { return log10(x); }, tiny) ==
+          doctest::Approx(dy / tiny / std::log(10.0)));
+    CHECK(slope([&](const Tensor& x) { return x / scalar(tiny); }, 0) ==
+          doctest::Approx(dy / tiny));
+    CHECK(slope([](const Tensor& x) { return log(x); }, 1e-43) == inf);
+    CHECK((scalar(1e-30) / 1e-39).item() == doctest::Approx(1e9));
+    CHECK((scalar(1e-300, f64) / 1e-310).item() == doctest::Approx(1e10));
+  }
+}
+
 TEST_CASE("a gradient of 0 stays 0 at subnormal arguments of logarithms") {
   for (const auto& f :
        {+[](const Tensor& x) { return log(x); }, +[](const Tensor& x) { return log2(x); },
@@ -86,6 +105,94 @@ TEST_CASE("a normalized group of one element has no gradient") {
   const Tensor w = from({1.3, 0.9}), b = from({0.0, 0.0});
   sum(group_norm(z, 2, w, b) * 0.37).backward();
   CHECK(z.grad().to_vector<double>() == Values{0, 0});
+}
+
+/// Numbers of mean 0, `size` times -3, -1, 1 and 3.
+Tensor spread(double size) { return from({{-3.0, -1, 1, 3}}) * size; }
+
+TEST_CASE("normalized numbers do not depend on their size, nor does their gradient but for it") {
+  const Tensor dy = from({{1.0, -2, 4, 0.5}}), weight = from({1.0, 2, 3, 4});
+  const std::pair<const char*, std::function<Tensor(const Tensor&)>> norms[] = {
+      {"layer_norm", [&](const Tensor& x) { return layer_norm(x, {4}, weight, {}, 0); }},
+      {"rms_norm", [&](const Tensor& x) { return rms_norm(x, {4}, weight, 0); }},
+      {"group_norm",
+       [&](const Tensor& x) {
+         return reshape(group_norm(reshape(x, {1, 2, 2}), 1, {}, {}, 0), {1, 4});
+       }},
+      {"instance_norm",
+       [&](const Tensor& x) {
+         return reshape(instance_norm(reshape(x, {1, 1, 4}), {}, {}, 0), {1, 4});
+       }},
+      {"normalize", [&](const Tensor& x) { return normalize(x, 2, 1, 0); }},
+      {"normalize of order 3", [&](const Tensor& x) { return normalize(x, 3, 1, 0); }},
+      {"cosine_similarity",
+       [&](const Tensor& x) {
+         return cosine_similarity(x, dy, 1, 1e-38) * ones({1, 4});
+       }},
+      {"over std", [&](const Tensor& x) { return x / std(x, {1}, 1, true); }}};
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    for (const auto& [name, norm] : norms) {
+      const auto run = [&, &f = norm](double size) {
+        Tensor x = spread(size).set_requires_grad();
+        const Tensor y = f(x);
+        y.backward(dy);
+        return std::pair(y.to_vector<double>(), x.grad().to_vector<double>());
+      };
+      const auto usual = run(1);
+      for (const double size : {1e-30, 1e-25, 1e20, 1e30, 1e37}) {
+        INFO(std::string(backend), ' ', std::string(name), " of numbers of ", size);
+        const auto other = run(size);
+        for (std::size_t i = 0; i < 4; ++i) {
+          CHECK(other.first[i] == doctest::Approx(usual.first[i]).epsilon(1e-4));
+          const double slope = other.second[i] * double(float(size));
+          CHECK(std::abs(slope - usual.second[i]) <= 1e-4 * (0.1 + std::abs(usual.second[i])));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("vector norms of every order, and deviations, of numbers whose powers leave f32") {
+  for (const double size : {1e-30, 1e30})
+    for (const double p : {0.5, 1.0, 2.0, 3.0, 4.0, 10.0}) {
+      CAPTURE(p);
+      Tensor x = full({8}, size).clone().set_requires_grad();
+      const Tensor y = vector_norm(x, p);
+      CHECK(y.item() == doctest::Approx(size * std::pow(8, 1 / p)).epsilon(1e-5));
+      y.backward();
+      for (const double slope : x.grad().to_vector<double>())
+        CHECK(slope == doctest::Approx(std::pow(8, 1 / p - 1)).epsilon(1e-5));
+    }
+  CHECK(halftone::std(spread(1e30)).item() == doctest::Approx(std::sqrt(20.0 / 3) * 1e30));
+  CHECK(halftone::std(spread(1e-30)).item() == doctest::Approx(std::sqrt(20.0 / 3) * 1e-30));
+}
+
+TEST_CASE("a running product is the row's own: zeros next to large numbers, and no overflow") {
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    const auto products = [](const Values& x, DType dtype) {
+      return cumprod(from_vector(x, {int64_t(x.size())}, dtype), 0).to_vector<double>();
+    };
+    CHECK(products({0, 1e30, 1e30}, f32) == Values(3, 0.0));
+    CHECK(products({0, 1e200, 1e200}, f64) == Values(3, 0.0));
+    CHECK(products({0, 2, 2, 2, 2, 2}, bf16) == Values(6, 0.0));
+    const Values back = products({1e-30, 1e30, 1e30, 1e30, 1e-30}, f32);
+    CHECK(back[2] == doctest::Approx(1e30));
+    CHECK(back[3] == inf);
+    CHECK(back[4] == doctest::Approx(1e30));
+    check_gradient(gradient_of([](const Tensor& x) { return cumprod(x, 0); }, {0, 2, 3, 0, 5}),
+                   {9, 0, 0, 0, 0});
+    check_gradient(gradient_of([](const Tensor& x) { return cumprod(x, 0); }, {2, 0, 3}),
+                   {1, 8, 0});
+    Values large(40, 1e30);
+    large[0] = 0;
+    Values slopes(40, 0.0);
+    slopes[0] = inf;
+    check_gradient(gradient_of([](const Tensor& x) { return cumprod(x, 0); }, large), slopes);
+    large[0] = 2, large[1] = 0, slopes[0] = 1, slopes[1] = inf;
+    check_gradient(gradient_of([](const Tensor& x) { return cumprod(x, 0); }, large), slopes);
+  }
 }
 
 TEST_CASE("norms of numbers whose squares are beyond f32") {

@@ -33,6 +33,20 @@ TEST_CASE("sums of any length") {
   });
 }
 
+TEST_CASE("squares that float does not hold are summed in double") {
+  Numbers numbers(24);
+  for (const double scale : {1e-44, 1e-38, 1e-25, 1e-19, 1e18, 1e19, 1e38}) {
+    INFO("numbers of ", scale);
+    std::vector<float> x = numbers.many(9001, -1, 3);
+    for (float& value : x) value = float(double(value) * scale);
+    double squares = 0;
+    for (const float value : x) squares += double(value) * double(value);
+    each_level([&](const simd::Kernels& k) {
+      CHECK(std::abs(k.sum_of_squares(x.data(), 9001) - squares) <= sum_bound(squares));
+    });
+  }
+}
+
 TEST_CASE("a long sum of ones is exact, far beyond where float stops counting") {
   const std::vector<float> ones((1 << 24) + 4099, 1.0f);
   each_level([&](const simd::Kernels& k) {

@@ -8,6 +8,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/views.h>
 
 #include "../temporary_directory.h"
@@ -86,6 +87,26 @@ TEST_CASE("arange") {
   CHECK(values_of(arange(0, 5, 2, i32)) == Values{0, 2, 4});
   CHECK(arange(3, 0, 1).numel() == 0);
   CHECK(arange(-3).numel() == 0);
+}
+
+TEST_CASE("whole numbers that a double does not hold") {
+  constexpr int64_t ns = 1764144000123456789, most = std::numeric_limits<int64_t>::max(),
+                    least = std::numeric_limits<int64_t>::min();
+  using Whole = std::vector<int64_t>;
+  for (const int64_t value : {ns, most, least, (int64_t(1) << 53) + 1}) {
+    CHECK(full({2}, value, i64).to_vector<int64_t>() == Whole{value, value});
+    CHECK(scalar(value, i64).item<int64_t>() == value);
+    Tensor filled = zeros({2}, i64);
+    fill_with(filled, value);
+    CHECK(filled.to_vector<int64_t>() == Whole{value, value});
+  }
+  CHECK(arange(ns, ns + 3).to_vector<int64_t>() == Whole{ns, ns + 1, ns + 2});
+  CHECK(arange(ns, ns - 5, -2).to_vector<int64_t>() == Whole{ns, ns - 2, ns - 4});
+  CHECK(arange(ns, ns).numel() == 0);
+  CHECK(arange(most - 1, most).item<int64_t>() == most - 1);
+  CHECK(arange(least, most, most).to_vector<int64_t>() == Whole{least, -1, most - 1});
+  CHECK(full({}, most, i32).item() == std::numeric_limits<int32_t>::max());
+  CHECK_THROWS_AS(full({}, std::numeric_limits<uint64_t>::max(), i64), UsageError);
 }
 
 TEST_CASE("empty_like keeps the order of dimensions, not holes") {

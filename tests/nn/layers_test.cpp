@@ -154,6 +154,55 @@ TEST_CASE(
   CHECK(std::abs(mean(y).item()) < 1e-5);
 }
 
+TEST_CASE("running statistics arrive although the model is bf16") {
+  nn::Sequential model(nn::BatchNorm1d(1));
+  model.to(bf16);
+  auto& norm = dynamic_cast<nn::BatchNorm1d&>(model[0]);
+  const Tensor x = cast(column({91, 93, 99, 101}), bf16);
+  for (int i = 0; i < 200; ++i) model(x);
+  CHECK(norm.running_mean.item() == doctest::Approx(96).epsilon(1e-6));
+  CHECK(norm.running_var.item() == doctest::Approx(68.0 / 3).epsilon(1e-6));
+  model.to(f64);
+  CHECK(norm.running_mean.dtype() == f64);
+}
+
+TEST_CASE("update_batch_norm: averages over the given batches, under the weights of now") {
+  nn::Sequential model(nn::Dropout(0.5), nn::BatchNorm1d(1), nn::BatchNorm1d(1));
+  auto& norm = dynamic_cast<nn::BatchNorm1d&>(model[1]);
+  model(column({100, 300}));
+  model.eval(), model[0].training = true;
+  const auto state = [&] {
+    std::vector<double> values;
+    for (const auto& [name, x] : model.named_buffers()) values.push_back(x.item());
+    return values;
+  };
+  const std::vector<double> before = state();
+  CHECK_THROWS_WITH_AS(nn::update_batch_norm(model, [] {}),
+                       "[update_batch_norm] a batch norm of the model saw no batch. Call the model "
+                       "with batches.",
+                       UsageError);
+  CHECK_THROWS_AS(nn::update_batch_norm(model,
+                                        [&] {
+                                          model(column({1, 3}));
+                                          model(ones({2, 2}));
+                                        }),
+                  ShapeError);
+  CHECK(state() == before);
+  nn::update_batch_norm(model, [&] {
+    CHECK(model[1].training);
+    CHECK_FALSE(norm(column({1, 3})).requires_grad());
+    norm(column({5, 9})), model[2](column({2, 4}));
+  });
+  CHECK(norm.running_mean.item() == doctest::Approx(4.5));
+  CHECK(norm.running_var.item() == doctest::Approx(5));
+  CHECK(norm.num_batches_tracked.item() == 2);
+  CHECK(norm.momentum == 0.1);
+  CHECK_FALSE(norm.training);
+  CHECK(model[0].training);
+  nn::Sequential without(nn::Linear(1, 1));
+  nn::update_batch_norm(without, [] { FAIL("not called"); });
+}
+
 TEST_CASE("InstanceNorm tracks the averages over samples, and uses them in evaluation") {
   nn::InstanceNorm1d norm(1,
                           {.eps = 0, .momentum = 0.5, .affine = true, .track_running_stats = true});

@@ -43,7 +43,8 @@ TEST_CASE("a file restores every value, also across dtypes") {
                          rounded = nn::state_dict(low);
   for (const auto& [name, x] : expected) {
     CHECK(got.at(name).to_vector<double>() == x.to_vector<double>());
-    CHECK(rounded.at(name).dtype() == (x.dtype() == i64 ? i64 : bf16));
+    const bool running = name.starts_with("1.running");
+    CHECK(rounded.at(name).dtype() == (x.dtype() == i64 ? i64 : running ? f32 : bf16));
     CHECK(rounded.at(name).to_vector<double>()[0] ==
           doctest::Approx(x.to_vector<double>()[0]).epsilon(0.005));
   }

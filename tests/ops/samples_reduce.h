@@ -355,4 +355,35 @@ template <> struct Samples<CumulativeSum> {
   }
 };
 
+template <> struct Samples<CumulativeProduct> {
+  static Case along(std::string name, Input input, int dim) {
+    const int d = input.shape.rank() == 0 ? 0 : (dim + input.shape.rank()) % input.shape.rank();
+    return {.name = std::move(name),
+            .inputs = {std::move(input)},
+            .call = [dim](const Tensors& in) { return cumprod(in[0], dim); },
+            .oracle =
+                [d](const Arrays& in) {
+                  return array_of(in[0].shape, [&](Dims i) {
+                    if (i.rank() == 0) return in[0][i];
+                    double product = 1;
+                    for (int64_t last = i[d], k = 0; k <= last; ++k) i[d] = k, product *= in[0][i];
+                    return product;
+                  });
+                }};
+  }
+  static OpSamples make() {
+    Case of_whole = along("integers", integers({2, 3}, {5, -7, 70000, 1, 0, 1}), 1);
+    of_whole.output = i64, of_whole.gradient = false;
+    return {.cases = {along("last", {.shape = {3, 9}}, -1), along("first", {.shape = {9, 3}}, 0),
+                      along("middle", {.shape = {2, 5, 3}}, 1), along("a scalar", {}, 0),
+                      along("empty", {.shape = {0, 3}}, 0), of_whole},
+            .errors = {error<ShapeError>(
+                "[cumprod] dimension 3 is out of range for rank 2. Use -2 to 1.",
+                [] {
+                  cumprod(ones({2, 3}), 3);
+                })},
+            .any_dtype = true};
+  }
+};
+
 }  // namespace halftone::test

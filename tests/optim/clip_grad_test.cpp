@@ -2,6 +2,7 @@
 // finite.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -54,6 +55,20 @@ TEST_CASE("the norm of f16 gradients does not overflow in f16") {
   CHECK(clip_grad_norm({a, b}, 1).item() == doctest::Approx(60000 * std::sqrt(2.0)));
   CHECK(a.grad().dtype() == f16);
   CHECK(a.grad().to_vector<double>()[0] == doctest::Approx(std::sqrt(0.5)).epsilon(0.001));
+}
+
+TEST_CASE("gradients whose squares leave f32 are clipped as others") {
+  for (const DType dtype : {f32, bf16})
+    for (const double g : {1e19, 3e37, 1e-25, 1e-30}) {
+      CAPTURE(g);
+      const Tensor a = with_gradient(std::vector<double>(5000, g), dtype);
+      const double before = a.grad().to_vector<double>()[0], norm = before * std::sqrt(5000.0),
+                   limit = norm > 1 ? norm / 3 : 2;
+      const double found = clip_grad_norm({a}, limit).item();
+      if (norm < facts(f32).max) CHECK(found == doctest::Approx(norm).epsilon(1e-6));
+      const double wanted = before * std::min(1.0, limit / (norm + 1e-6));
+      CHECK(std::abs(a.grad().to_vector<double>()[0] - wanted) <= epsilon(dtype) * wanted);
+    }
 }
 
 TEST_CASE("a value that is not finite is visible, or throws on request") {

@@ -172,6 +172,29 @@ TEST_CASE("Muon makes momentum orthogonal") {
       }
 }
 
+TEST_CASE("norms whose squares leave f32: LAMB's factor, and Muon's step of any gradient") {
+  for (const double size : {1e-25, 1e25}) {
+    Tensor p = full({9}, size).clone().set_requires_grad();
+    Lamb optimizer({p}, {.lr = 0.01, .eps = 0, .weight_decay = 0});
+    p.set_grad(ones({9}));
+    optimizer.step();
+    CHECK(p.to_vector<double>()[8] == doctest::Approx(0.99 * size).epsilon(1e-5));
+  }
+  const auto stepped = [](double size) {
+    Tensor p = zeros({4, 6}).set_requires_grad();
+    Muon optimizer({p}, {.lr = 1, .weight_decay = 0, .iteration_dtype = f32, .eps = 0});
+    p.set_grad(from_vector(random_values(24, 5), {4, 6}) * size);
+    optimizer.step();
+    return p.to_vector<double>();
+  };
+  const Values usual = stepped(1);
+  for (const double size : {0x1p-90, 0x1p90}) {
+    const Values other = stepped(size);
+    for (std::size_t i = 0; i < usual.size(); ++i)
+      CHECK(other[i] == doctest::Approx(usual[i]).epsilon(1e-4));
+  }
+}
+
 TEST_CASE("Muon updates parameters that are not matrices as AdamW does") {
   Tensor p = from_vector(random_values(9, 0), {9}, f64).set_requires_grad(),
          q = p.detach().clone().set_requires_grad();

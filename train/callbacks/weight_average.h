@@ -22,7 +22,8 @@ struct WeightAverageOptions {
 
 /// Averages the weights that the optimizer trains, in f32 (f64 for f64 weights): master weights,
 /// joined halves and compensated weights if the strategy has them, not their bf16 rounding.
-/// Buffers, such as the statistics of batch norm, are not averaged: they are the model's.
+/// Buffers, such as the statistics of batch norm, are not averaged: they are the model's. To use
+/// the averages with batch norm, call nn::update_batch_norm() while they are in place().
 class WeightAverage final : public Callback {
  public:
   /// Throws UsageError for a decay outside [0, 1), or every_steps below 1.

@@ -108,11 +108,15 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
   require_output("conv_transpose2d", in, w, shape);
   x = views::channels_last(in), weight = weight_of(w);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
-  backend_for(x).conv_backward_data(x, weight, geometry, y);
+  // A short result is rounded once: products with a bias to be added are f32 until then.
+  const bool wider = bias.defined() && size_of(x.dtype()) < size_of(f32);
+  const MemoryScope scope(MemoryUse::workspace);
+  Tensor products = wider ? empty_channels_last(shape, f32, x.device()) : y;
+  backend_for(x).conv_backward_data(x, weight, geometry, products);
   if (bias.defined()) {
     const Tensor rows =
         views::expand(detail::as_shape(views::contiguous(bias), {1, out, 1, 1}), shape);
-    backend_for(x).binary(call_of<BinaryFormulas>(formula::Add{}), y, rows, y);
+    backend_for(x).binary(call_of<BinaryFormulas>(formula::Add{}), products, rows, y);
   }
   return y;
 }

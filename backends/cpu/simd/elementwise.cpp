@@ -17,7 +17,7 @@ static void unary_backward(FormulaCall call, const float* saved, const float* dy
   visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * f.derivative(saved[i], saved[i]);
+    for (int64_t i = 0; i < n; ++i) dx[i] = gradient_of(f, dy[i], saved[i]);
   });
 }
 
@@ -35,10 +35,10 @@ static void binary_backward(FormulaCall call, int input, const float* a, const f
     const F f = formula_of<F>(call);
     if (input == 0) {
 #pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * f.derivative_a(a[i], b[i]);
+      for (int64_t i = 0; i < n; ++i) dx[i] = gradient_of<0>(f, dy[i], a[i], b[i]);
     } else {
 #pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * f.derivative_b(a[i], b[i]);
+      for (int64_t i = 0; i < n; ++i) dx[i] = gradient_of<1>(f, dy[i], a[i], b[i]);
     }
   });
 }

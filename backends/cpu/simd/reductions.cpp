@@ -34,13 +34,6 @@ static double sum(const float* x, int64_t n) {
   return total;
 }
 
-static double sum_of_squares(const float* x, int64_t n) {
-  double total = 0;
-  for (int64_t i = 0; i < n; i += block)
-    total += block_sum<true>(x + i, n - i < block ? n - i : block);
-  return total;
-}
-
 static double sum_of_wide_squares(const float* x, int64_t n) {
   double sums[4 * lanes]{};
   int64_t i = 0;
@@ -49,6 +42,19 @@ static double sum_of_wide_squares(const float* x, int64_t n) {
   double total = 0;
   for (const double some : sums) total += some;
   for (; i < n; ++i) total += double(x[i]) * double(x[i]);
+  return total;
+}
+
+/// Squares a block in float, and again in double if float does not hold the squares: their sum is
+/// then infinite, or so small that squares lost digits below the smallest float.
+static double sum_of_squares(const float* x, int64_t n) {
+  constexpr double least = 0x1p-80, most = 0x1p127;
+  double total = 0;
+  for (int64_t i = 0; i < n; i += block) {
+    const int64_t count = n - i < block ? n - i : block;
+    const double sum = block_sum<true>(x + i, count);
+    total += sum >= least && sum <= most ? sum : sum_of_wide_squares(x + i, count);
+  }
   return total;
 }
 

@@ -111,11 +111,14 @@ static void moments(const float* x, int64_t n, float* mean, double* variance) {
   const auto m = float(total(n, [=](int64_t i) { return x[i]; }) / double(n));
   const auto v = float(total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / double(n));
   *mean = m, *variance = double(v);
-  if (v - v == 0 || m - m != 0) return;
-  // The squares exceed f32, although the numbers do not.
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += (double(x[i]) - double(m)) * (double(x[i]) - double(m));
-  *variance = sum / double(n);
+  if (v >= 0x1p-80f && v <= 0x1p127f) return;
+  // The sum or the squares exceed f32 or lose digits in it, although the numbers do not.
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(x[i]);
+  const auto wide = float(sum / double(n));
+  for (int64_t i = 0; i < n; ++i)
+    squares += (double(x[i]) - double(wide)) * (double(x[i]) - double(wide));
+  *mean = wide, *variance = squares / double(n);
 }
 
 static void normalize(const float* x, float mean, float rstd, const float* weight,

@@ -98,6 +98,21 @@ TEST_CASE("kernels: positions of extremes and running sums") {
                                   backend.cumulative_sum(in[0], flag, out[0]);
                                 });
       }
+  for (const DType dtype : floating_dtypes) {
+    const Tensor x = from({{2, 0, 1.5, -3, 0, 7}, {1.25, -2, 3, 0.5, 1, 2}}, dtype);
+    check_against_reference({x}, {empty({2, 6}, dtype)}, 8,
+                            [](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.cumulative_product(in[0], out[0]);
+                            });
+    check_against_reference({x, randn({2, 6}, dtype)}, {empty({2, 6}, dtype)}, 8,
+                            [](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.cumulative_product_backward(in[0], in[1], out[0]);
+                            });
+  }
+  check_against_reference({randint(-9, 9, {3, 40})}, {empty({3, 40}, i64)}, 0,
+                          [](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.cumulative_product(in[0], out[0]);
+                          });
   const Tensor with_nan = from({{1, std::nan(""), 3, std::nan("")}, {-1, -1, -2, -2}}, f32);
   for (const bool largest : {false, true})
     check_against_reference({with_nan}, {empty({2}, i64)}, 0,
