@@ -1,6 +1,7 @@
 // Linux counts how long each thread was ready to run without a core.
 #include <halftone/backends/team.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <ctime>
@@ -93,6 +94,12 @@ Waiting& waiting() {
 thread_local TeamSize team_size;
 thread_local int64_t judged = 0;
 
+/// Returns how many of these threads a region gets.
+int within_limits(int threads) {
+  if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
+  return std::min(threads, omp_get_thread_limit());
+}
+
 /// A child of fork() has no OpenMP threads; a region with more than one thread would wait for them.
 void stand_alone_after_fork() {
   omp_set_num_threads(1);
@@ -115,9 +122,11 @@ void fit_team() {
   if (const int size = team_size.judge(now(), late); size != threads) omp_set_num_threads(size);
 }
 
+int region_threads() { return within_limits(omp_get_max_threads()); }
+
 int cpu_threads() {
   const int threads = omp_get_max_threads();
-  return threads == team_size.now() ? team_size.full() : threads;
+  return within_limits(threads == team_size.now() ? team_size.full() : threads);
 }
 
 }  // namespace halftone

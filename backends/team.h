@@ -16,6 +16,12 @@ namespace halftone {
 /// fork() the child's regions have one thread.
 void fit_team();
 
+/// Returns the most threads that a parallel region of the calling thread gets:
+/// omp_get_max_threads(), but not more than OMP_THREAD_LIMIT, and one where OMP_MAX_ACTIVE_LEVELS
+/// allows no further region. OpenMP may give fewer (OMP_DYNAMIC, other regions under the same
+/// limit), so every kernel must be right for any team.
+int region_threads();
+
 /// The rule for the size. A team gives up as many threads as had no core on average, if that is
 /// more than 0.4: a busy loop on one of two cores causes 0.5 to 1, occasional programs up to 0.2.
 /// It tries its full size again after a pause of 0.1 s, which doubles with each failure up to 3.2

@@ -12,8 +12,9 @@ namespace halftone {
 /// changes during a run: "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
 std::string kernels_of(Device device);
 
-/// Returns OpenMP's number of threads for regions of this thread, as the program has set it, even
-/// if other programs take cores and regions are smaller. Defined in backends/team.cpp.
+/// Returns the number of threads of this thread's parallel regions, as the program has set it and
+/// OpenMP's limits allow, even if other programs take cores and regions are smaller. Defined in
+/// backends/team.cpp.
 int cpu_threads();
 
 }  // namespace halftone

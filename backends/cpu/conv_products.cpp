@@ -12,6 +12,7 @@
 #include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/few_weights.h>
+#include <halftone/backends/team.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::cpu {
@@ -59,7 +60,7 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
   weights.pack(packed.data());
   // For few pixels, threads also share the columns, so that none waits long for another.
   const int64_t row_blocks = reference::pieces_of(windows.pixels(), rows);
-  const int64_t wanted = reference::pieces_of(8 * int64_t(omp_get_max_threads()), row_blocks);
+  const int64_t wanted = reference::pieces_of(8 * region_threads(), row_blocks);
   const int64_t width = even_piece(n, std::max(unit, n / wanted), unit);
   const int64_t column_blocks = reference::pieces_of(n, width);
   reference::RegionError error;

@@ -9,12 +9,11 @@
 
 #include <algorithm>
 
-#include <omp.h>
-
 #include <halftone/backends/cpu/block_cut.h>
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/team.h>
 #include <halftone/core/portable_bits.h>
 
 namespace halftone::cpu {
@@ -86,7 +85,7 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
                   size = row_tiles_ * tile_m_;
     Workspace<float> rows(size * std::min(most, reference::pieces_of(k_, chunk_) * chunk_));
     // If panels cannot be shared evenly, threads share the columns of a panel.
-    const int64_t threads = omp_get_max_threads();
+    const int64_t threads = region_threads();
     const bool even = panels_ % threads == 0 || panels_ >= 4 * threads;
     const int64_t parts =
         even ? 1 : std::min(row_tiles_, reference::pieces_of(4 * threads, panels_));
@@ -124,7 +123,7 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
   void by_blocks() const {
     constexpr int64_t packing = 1;
     const BlockCut cut(row_tiles_, panels_, block_columns / tile_n_, packing,
-                       parallel_ ? omp_get_max_threads() : 1);
+                       parallel_ ? region_threads() : 1);
     const int64_t height = cut.block_rows(), width = cut.block_columns();
     reference::RegionError error;
 #pragma omp parallel if (parallel_)

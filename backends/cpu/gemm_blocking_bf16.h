@@ -8,13 +8,12 @@
 
 #include <algorithm>
 
-#include <omp.h>
-
 #include <halftone/backends/cpu/block_cut.h>
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/simd/amx.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/team.h>
 
 namespace halftone::cpu {
 
@@ -161,7 +160,7 @@ template <class Products, class LeftRows, class PackColumns>
 void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
               const PackColumns& pack_columns) {
   const bool parallel = to.parallel && m * n * k > small_product;
-  const int64_t threads = parallel ? omp_get_max_threads() : 1;
+  const int64_t threads = parallel ? region_threads() : 1;
   const Cut cut(m, n, even_piece(k, to.bf16 ? bf16_depth : f32_chunk, depth_unit), threads);
   const int64_t height = cut.block_rows() * panel_width, width = cut.block_columns() * panel_width;
   // If a thread would pack the same rows for several blocks, all threads pack them together, one

@@ -11,11 +11,10 @@ namespace halftone {
 
 namespace {
 simd::Matrix matrix_of(const Tensor& x, int64_t batch) {
-  const int r = x.rank();
-  const int64_t offset = r == 3 ? batch * x.strides()[0] : 0;
+  const int64_t offset = x.rank() == 3 ? batch * x.strides()[0] : 0;
   return {x.raw_data() + offset * size_of(x.dtype()),
-          x.dtype() == f32 ? simd::Element::f32 : simd::Element::bf16, x.strides()[r - 2],
-          x.strides()[r - 1]};
+          x.dtype() == f32 ? simd::Element::f32 : simd::Element::bf16, x.strides()[-2],
+          x.strides()[-1]};
 }
 
 int64_t batches_of(const Tensor& c) { return c.rank() == 3 ? c.shape()[0] : 1; }
@@ -34,8 +33,7 @@ template <class Product> void each_product(const Tensor& c, int64_t k, const Pro
 }
 
 void product_in_bf16(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
-  const int r = c.rank();
-  const int64_t m = c.shape()[r - 2], n = c.shape()[r - 1], k = a.shape()[r - 1];
+  const int64_t m = c.shape()[-2], n = c.shape()[-1], k = a.shape()[-1];
   const cpu::WholeInput bias_row(bias);
   const bool direct = c.dtype() == bf16 && k <= cpu::bf16_depth;
   const Tensor staged = direct ? Tensor() : c;
@@ -54,8 +52,7 @@ void product_in_bf16(const Tensor& a, const Tensor& b, const Tensor& bias, Tenso
 }  // namespace
 
 void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor& c) {
-  const int r = c.rank();
-  const int64_t m = c.shape()[r - 2], n = c.shape()[r - 1], k = a_in.shape()[r - 1];
+  const int64_t m = c.shape()[-2], n = c.shape()[-1], k = a_in.shape()[-1];
   if (!cpu::all_f32_or_short(a_in, b_in, bias, c) || k == 0 || c.numel() == 0)
     return ReferenceBackend::matmul(a_in, b_in, bias, c);
   const bool all_bf16 = a_in.dtype() == bf16 && b_in.dtype() == bf16;

@@ -26,16 +26,34 @@ Tensor integers(Random& random, const Shape& shape, DType dtype) {
   for (double& value : values) value = double(from_to(random, -3, 3));
   return from_vector(values, shape, dtype);
 }
-Tensor channels_last(const Tensor& x) {
-  const int64_t c = x.size(1), h = x.size(2), w = x.size(3);
-  Tensor y = zeros(x.shape(), x.dtype()).view_as(x.shape(), {c * h * w, 1, w * c, c}, 0);
+/// Returns a view of new memory full of NaN, which is also in the holes of the view and around it.
+Tensor among_nan(Random& random, const Shape& shape, const Strides& strides, DType dtype) {
+  constexpr int64_t around = 70;  // more than a tile or a vector
+  const int64_t first = around + from_to(random, 0, 15);
+  int64_t last = first;
+  for (int d = 0; d < shape.rank(); ++d) last += (shape[d] - 1) * strides[d];
+  const Tensor room = full({last + 1 + around}, std::numeric_limits<double>::quiet_NaN(), dtype);
+  return room.view_as(shape, strides, first);
+}
+/// Returns small integers there.
+Tensor integers_among_nan(Random& random, const Shape& shape, const Strides& strides, DType dtype) {
+  const Tensor x = integers(random, shape, dtype);
+  Tensor y = among_nan(random, shape, strides, dtype);
   backend_for(x).copy(x, y);
   return y;
 }
-/// A result to be written, full of NaN so that an unwritten element is found.
-Tensor soiled(const Shape& shape, DType dtype, bool images) {
-  const Tensor y = full(shape, std::numeric_limits<double>::quiet_NaN(), dtype);
-  return images ? channels_last(y) : y;
+
+Strides channels_last(const Shape& shape) {
+  const int64_t c = shape[1], h = shape[2], w = shape[3];
+  return {c * h * w, 1, w * c, c};
+}
+
+/// Returns whether a result wrote elements of its memory that are not its own.
+bool wrote_elsewhere(const Tensor& result) {
+  const int64_t all = result.storage()->bytes() / size_of(result.dtype());
+  const std::vector<double> memory = result.view_as({all}, {1}, 0).to_vector<double>();
+  return std::count_if(memory.begin(), memory.end(), [](double v) { return !std::isnan(v); }) !=
+         result.numel();
 }
 
 std::string first_difference(const Tensor& got, const Tensor& wanted) {
@@ -46,7 +64,7 @@ std::string first_difference(const Tensor& got, const Tensor& wanted) {
     text << "element " << i << " of " << a.size() << " is " << a[i] << ", not " << b[i];
     return text.str();
   }
-  return {};
+  return wrote_elsewhere(got) ? "it wrote elsewhere" : "";
 }
 
 struct Conv {
@@ -103,28 +121,29 @@ Conv drawn_conv(Random& random) {
 
 Comparison compare_conv(Primitive primitive, DType dtype, Random& random) {
   const Conv c = drawn_conv(random);
-  Tensor x = channels_last(integers(random, c.x, dtype)), w = integers(random, c.w, dtype),
-         y = channels_last(integers(random, c.y, dtype));
-  if (c.w_channels_last) w = channels_last(w);
-  const Tensor bias = c.bias ? integers(random, {c.w[0]}, dtype) : Tensor();
+  const Strides w_strides = c.w_channels_last ? channels_last(c.w) : contiguous_strides(c.w);
+  const Tensor x = integers_among_nan(random, c.x, channels_last(c.x), dtype),
+               w = integers_among_nan(random, c.w, w_strides, dtype),
+               y = integers_among_nan(random, c.y, channels_last(c.y), dtype),
+               bias = c.bias ? integers_among_nan(random, {c.w[0]}, {1}, dtype) : Tensor();
   Comparison result;
-  Tensor got, wanted;
+  Tensor got;
   if (primitive == Primitive::conv) {
-    got = soiled(c.y, dtype, true), wanted = soiled(c.y, dtype, true);
+    got = among_nan(random, c.y, channels_last(c.y), dtype);
     result.served = onednn::conv(x, w, bias, c.g, got);
   } else if (primitive == Primitive::conv_backward_data) {
-    got = soiled(c.x, dtype, true), wanted = soiled(c.x, dtype, true);
+    got = among_nan(random, c.x, channels_last(c.x), dtype);
     result.served = onednn::conv_backward_data(y, w, c.g, got);
   } else {
     // Gradients of weights have PyTorch's order. Under autocast those of bf16 weights are f32.
     const DType of_weights = from_to(random, 0, 1) == 0 ? f32 : dtype;
-    got = soiled(c.w, of_weights, false), wanted = soiled(c.w, of_weights, false);
+    got = among_nan(random, c.w, contiguous_strides(c.w), of_weights);
     result.served = onednn::conv_backward_weights(x, y, c.g, got);
   }
   if (!result.served) return result;
   const CpuBackendScope scope("reference");
   Backend& reference = backend_for(x);
-  Tensor no_bias;
+  Tensor wanted = zeros_like(got), no_bias;
   if (primitive == Primitive::conv) reference.conv(x, w, bias, c.g, wanted);
   else if (primitive == Primitive::conv_backward_data)
     reference.conv_backward_data(y, w, c.g, wanted);
@@ -136,22 +155,24 @@ Comparison compare_conv(Primitive primitive, DType dtype, Random& random) {
   return result;
 }
 
-/// A matrix, transposed in memory or not.
+/// A matrix or several, each row-major or column-major, with holes. A dimension of one element has
+/// any stride.
 Tensor matrix(Random& random, const Shape& shape, DType dtype) {
   const int r = shape.rank();
-  if (from_to(random, 0, 1) == 0) return integers(random, shape, dtype);
-  Shape turned = shape;
-  std::swap(turned[r - 2], turned[r - 1]);
-  const Tensor x = integers(random, turned, dtype);
-  Strides strides = x.strides();
-  std::swap(strides[r - 2], strides[r - 1]);
-  return x.view_as(shape, strides, 0);
+  const auto gap = [&] { return from_to(random, 0, 1) == 0 ? 0 : from_to(random, 1, 9); };
+  const int inner = r - 1 - int(from_to(random, 0, 1)), outer = 2 * r - 3 - inner;
+  Strides strides = contiguous_strides(shape);
+  strides[inner] = shape[inner] == 1 ? 1 + gap() : 1;
+  strides[outer] = shape[inner] * strides[inner] + gap();
+  if (r == 3) strides[0] = shape[outer] * strides[outer] + gap();
+  return integers_among_nan(random, shape, strides, dtype);
 }
 
 Comparison compare_matmul(DType dtype, Random& random) {
   const int64_t batch = from_to(random, 0, 1) == 0 ? 0 : from_to(random, 1, 6);
   const auto size = [&] {
-    return from_to(random, 0, 3) == 0 ? from_to(random, 1, 140) : from_to(random, 1, 40);
+    const int64_t most[]{4, 40, 40, 140};
+    return from_to(random, 1, most[from_to(random, 0, 3)]);
   };
   const int64_t m = size(), n = size(), k = size();
   const Shape a_shape = batch ? Shape{batch, m, k} : Shape{m, k},
@@ -159,8 +180,10 @@ Comparison compare_matmul(DType dtype, Random& random) {
               c_shape = batch ? Shape{batch, m, n} : Shape{m, n};
   const DType of_result = from_to(random, 0, 1) == 0 ? f32 : dtype;
   const Tensor a = matrix(random, a_shape, dtype), b = matrix(random, b_shape, dtype);
-  const Tensor bias = from_to(random, 0, 1) == 0 ? integers(random, {n}, dtype) : Tensor();
-  Tensor got = soiled(c_shape, of_result, false), wanted = zeros(c_shape, of_result);
+  const Tensor bias =
+      from_to(random, 0, 1) == 0 ? integers_among_nan(random, {n}, {1}, dtype) : Tensor();
+  Tensor got = among_nan(random, c_shape, contiguous_strides(c_shape), of_result),
+         wanted = zeros(c_shape, of_result);
   Comparison result;
   result.served = onednn::matmul(a, b, bias, got);
   if (!result.served) return result;

@@ -1,6 +1,7 @@
 // Calls the oneDNN primitives of the CPU backend directly on random geometries, and compares them
 // with the reference to the bit. Inputs are small integers, so that every order of a sum gives the
-// same f32, which is rounded once.
+// same f32, which is rounded once. The memory between and around their elements is NaN, which shows
+// in a result if a primitive uses it.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // Engine, plan cache and execution.
 #include <halftone/backends/cpu/onednn/adapter.h>
 
-#include <algorithm>
 #include <memory>
 
 #include <omp.h>
@@ -41,7 +40,7 @@ bool bf16_is_native() {
 }
 }  // namespace
 
-int team_size() { return omp_in_parallel() ? 1 : std::min(cpu_threads(), omp_get_thread_limit()); }
+int team_size() { return omp_in_parallel() ? 1 : cpu_threads(); }
 
 TeamScope::TeamScope()
     : threads_before_(omp_get_max_threads()), dynamic_before_(omp_get_dynamic()) {

@@ -42,9 +42,9 @@ typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attribut
   }
 }
 
-/// Returns the number of threads that a parallel region gets here: at most OpenMP's thread limit,
-/// and one inside another region. omp_get_max_threads(), which oneDNN calls, returns more. It is
-/// not the smaller team of a busy machine (backends/team.h), because oneDNN's gradients of weights
+/// Returns the number of threads for oneDNN: one inside another region, else cpu_threads(), which a
+/// parallel region does get. omp_get_max_threads(), which oneDNN calls, may return more. It is not
+/// the smaller team of a busy machine (backends/team.h), because oneDNN's gradients of weights
 /// depend on the number of threads.
 int team_size();
 /// While it exists, omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
