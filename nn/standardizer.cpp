@@ -10,6 +10,7 @@
 
 #include <halftone/autograd/ops/operators.h>
 #include <halftone/core/error.h>
+#include <halftone/core/in_place.h>
 
 namespace halftone::nn {
 
@@ -33,7 +34,9 @@ std::pair<double, double> mean_and_std(std::span<const double> column) {
 }  // namespace
 
 Standardizer::Standardizer(int64_t columns)
-    : mean(full({columns}, 0, f32)), std(full({columns}, 1, f32)) {}
+    : mean(full({columns}, 0, f32)), std(full({columns}, 1, f32)) {
+  mean.stays_wide = std.stays_wide = true;
+}
 
 Standardizer Standardizer::of(const Tensor& x) {
   if (!x.defined() || x.rank() != 2 || !is_floating(x.dtype()) || x.numel() == 0)
@@ -49,8 +52,8 @@ Standardizer Standardizer::of(const Tensor& x) {
       column.push_back(values[at]);
     std::tie(mean[std::size_t(i)], std[std::size_t(i)]) = mean_and_std(column);
   }
-  result.mean = Buffer(from_vector(mean, {columns}, f32));
-  result.std = Buffer(from_vector(std, {columns}, f32));
+  copy_into(result.mean, from_vector(mean, {columns}, f32));
+  copy_into(result.std, from_vector(std, {columns}, f32));
   return result;
 }
 

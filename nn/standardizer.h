@@ -9,8 +9,8 @@
 namespace halftone::nn {
 
 /// (x - mean) / std of each column. Mean and standard deviation (with divisor n, not n - 1) are
-/// buffers: they are saved with the model and are not trained. A model that is cast to a short
-/// dtype rounds them as well. As scikit-learn's StandardScaler.
+/// buffers: they are saved with the model and are not trained. They stay f32 in a model that is cast
+/// to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
   Buffer mean, std;  // f32 [columns]
 

@@ -229,6 +229,23 @@ TEST_CASE("inputs keep their digits until the first operation with short weights
   CHECK(product.to_vector<float>() == matmul(far, far.transpose(0, 1)).to_vector<float>());
 }
 
+TEST_CASE("a Standardizer keeps its numbers under every strategy") {
+  manual_seed(1);
+  const Tensor x = randn({64, 3}) + from({2003.7, -1e5, 0.001});
+  for (const std::string_view name : Strategy::names()) {
+    CAPTURE(name);
+    nn::Sequential model(nn::Standardizer::of(x), nn::Linear(3, 2));
+    const auto first = dynamic_cast<const nn::Standardizer*>(model.named_modules()[1].second);
+    REQUIRE(first);
+    const std::vector<double> mean = first->mean.to_vector<double>(),
+                              std = first->std.to_vector<double>();
+    optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+    const amp::Training training = amp::apply(Strategy::named(name), model, sgd);
+    CHECK(first->mean.to_vector<double>() == mean);
+    CHECK(first->std.to_vector<double>() == std);
+  }
+}
+
 TEST_CASE("an input that is rounded as it is, and loses by that, is reported once") {
   std::ostringstream told;
   std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
