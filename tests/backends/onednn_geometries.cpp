@@ -20,6 +20,10 @@ int64_t from_to(Random& random, int64_t low, int64_t high) {
   return low + int64_t(random() % uint64_t(high - low + 1));
 }
 
+int64_t one_of(Random& random, std::initializer_list<int64_t> values) {
+  return values.begin()[from_to(random, 0, int64_t(values.size()) - 1)];
+}
+
 /// Small integers, exact in every dtype.
 Tensor integers(Random& random, const Shape& shape, DType dtype) {
   std::vector<double> values(std::size_t(numel_of(shape)));
@@ -88,7 +92,7 @@ Conv drawn_conv(Random& random) {
   while (true) {
     Conv c;
     const bool point = from_to(random, 0, 2) == 0, depthwise = from_to(random, 0, 9) == 0;
-    const int64_t widest = from_to(random, 0, 3) == 0 ? 70 : 20;
+    const int64_t widest = one_of(random, {2, 20, 20, 70});
     c.g.groups = depthwise                    ? from_to(random, 1, 40)
                  : from_to(random, 0, 4) == 0 ? from_to(random, 2, 3)
                                               : 1;
@@ -98,7 +102,7 @@ Conv drawn_conv(Random& random) {
     std::array<int64_t, 2> image{}, kernel{1, 1}, size{};
     bool possible = true;
     for (std::size_t d : {0u, 1u}) {
-      image[d] = from_to(random, 0, 4) == 0 ? from_to(random, 20, 70) : from_to(random, 1, 24);
+      image[d] = from_to(random, 1, one_of(random, {5, 24, 24, 24, 70}));
       if (!point) kernel[d] = from_to(random, 1, 5);
       c.g.stride[d] = from_to(random, 0, 1) == 0 ? 1 : from_to(random, 1, 3);
       c.g.padding[d] = point ? 0 : from_to(random, 0, kernel[d] - 1);
@@ -170,10 +174,7 @@ Tensor matrix(Random& random, const Shape& shape, DType dtype) {
 
 Comparison compare_matmul(DType dtype, Random& random) {
   const int64_t batch = from_to(random, 0, 1) == 0 ? 0 : from_to(random, 1, 6);
-  const auto size = [&] {
-    const int64_t most[]{4, 40, 40, 140};
-    return from_to(random, 1, most[from_to(random, 0, 3)]);
-  };
+  const auto size = [&] { return from_to(random, 1, one_of(random, {4, 40, 40, 140})); };
   const int64_t m = size(), n = size(), k = size();
   const Shape a_shape = batch ? Shape{batch, m, k} : Shape{m, k},
               b_shape = batch ? Shape{batch, k, n} : Shape{k, n},
