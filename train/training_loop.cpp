@@ -456,7 +456,7 @@ bool TrainingLoop::may_stop() const {
 }
 
 void TrainingLoop::stop(std::string reason) {
-  if (wish_.empty()) wish_ = std::move(reason);
+  if (wish_.empty() || may_stop()) wish_ = std::move(reason);
   if (may_stop()) reason_ = wish_;
 }
 

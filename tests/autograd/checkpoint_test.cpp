@@ -176,7 +176,7 @@ struct Remembering final : nn::Layer {
     copy_into(scale, scale * 0.5 + mean(abs(y.detach())));
     ++*passes.data<int64_t>();  // a write that nothing announces
     const Tensor z = own(reshape(y, {8, 4, 2}));
-    return dropout(flatten(z, 1) * scale * fixed, 0.25);
+    return dropout(flatten(z, 1) * scale.clone() * fixed, 0.25);
   }
   Tensor forward(const Tensor& x) const override {
     if (!recompute) return segment(x);

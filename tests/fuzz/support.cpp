@@ -40,6 +40,7 @@ Backend& backend_for(Device device) {
 std::vector<BackendStatus> backend_statuses() { return {}; }
 std::string kernels_of(Device) { return "reference"; }
 int cpu_threads() { return 1; }
+int region_threads() { return 1; }
 Communicator& world() { fail<UsageError>("fuzz", "there is one process here."); }
 Communicator& communicator_for(Communicator& group, Device) { return group; }
 

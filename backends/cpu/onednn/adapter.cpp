@@ -11,11 +11,12 @@
 namespace halftone::onednn {
 
 namespace {
-thread_local const Plan* last_plan = nullptr;
+constexpr std::size_t most_plans = 4096;  // about 70 KB each
+thread_local std::shared_ptr<const Plan> last_plan;
 
 struct Plans {
   std::mutex mutex;
-  std::unordered_map<PlanKey, std::optional<Plan>, PlanKeyHash> built;
+  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> built;  // null: declined
 };
 Plans& plans() {
   static Plans* instance = new Plans;  // never destroyed: oneDNN's own statics may be destroyed
@@ -86,8 +87,10 @@ dnnl::primitive_attr user_scratchpad() {
   return attributes;
 }
 
-const Plan* plan_for(std::string_view op, const PlanKey& key, const std::function<Plan()>& build) {
+std::shared_ptr<const Plan> plan_for(std::string_view op, const PlanKey& key,
+                                     const std::function<Plan()>& build) {
   const std::lock_guard lock(plans().mutex);
+  if (plans().built.size() >= most_plans && !plans().built.contains(key)) plans().built.clear();
   const auto [place, is_new] = plans().built.try_emplace(key);
   if (is_new) {
     const TeamScope team;
@@ -95,7 +98,7 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
       Plan plan = build();
       const bool scalar =
           plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
-      if (!scalar) place->second = std::move(plan);
+      if (!scalar) place->second = std::make_shared<const Plan>(std::move(plan));
     } catch (const dnnl::error& error) {
       // A request that has no primitive, or that oneDNN calls invalid (for example a negative
       // padding after a dilated window), is declined and goes to the own kernels; only lack of
@@ -111,11 +114,12 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
       throw;
     }
   }
-  return place->second ? &*place->second : nullptr;
+  return place->second;
 }
 
-void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs,
-             std::span<void* const> outputs) {
+void execute(std::string_view op, const std::shared_ptr<const Plan>& shared,
+             std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Plan& plan = *shared;
   using reference::Workspace;
   const TeamScope team;
   std::vector<std::unique_ptr<Workspace<std::byte>>> temporaries;
@@ -156,7 +160,7 @@ void execute(std::string_view op, const Plan& plan, std::span<const void* const>
     fail<DeviceError>(running_operation(op), version(), " failed in ", plan.implementation, ": ",
                       error.what(), ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
   }
-  last_plan = &plan;
+  last_plan = shared;
 }
 
 std::string description() { return version(); }

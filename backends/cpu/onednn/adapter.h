@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -89,8 +90,10 @@ struct Plan {
 };
 
 /// Returns the plan for a key, built by `build` the first time. Returns null if oneDNN refuses, or
-/// would use its scalar reference implementation. Thread-safe.
-const Plan* plan_for(std::string_view op, const PlanKey& key, const std::function<Plan()>& build);
+/// would use its scalar reference implementation. Forgets all plans when there are 4,096, so that a
+/// program whose shapes always change does not grow. Thread-safe.
+std::shared_ptr<const Plan> plan_for(std::string_view op, const PlanKey& key,
+                                     const std::function<Plan()>& build);
 
 /// Fills in the values that every plan takes from its primitive description.
 template <class Description> void finish(Plan& plan, const Description& description) {
@@ -104,7 +107,7 @@ dnnl::primitive_attr user_scratchpad();
 
 /// Runs a plan on raw pointers, given in the order of its inputs and outputs. Converts library
 /// errors to DeviceError.
-void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs,
-             std::span<void* const> outputs);
+void execute(std::string_view op, const std::shared_ptr<const Plan>& plan,
+             std::span<const void* const> inputs, std::span<void* const> outputs);
 
 }  // namespace halftone::onednn

@@ -32,14 +32,9 @@ struct Problem {
     if (g.groups == 1) w_plain = Desc(w_dims, w_type, plain ? Tag::oihw : Tag::ohwi);
     else w_plain = Desc(w_dims, w_type, plain ? Tag::goihw : Tag::gohwi);
     bias = has_bias ? Desc({w.shape()[0]}, *data_type(bias_in.dtype()), Tag::x) : Desc();
-    key = {operation,
-           team_size(),
-           int64_t(x_in.dtype()),
-           int64_t(w.dtype()),
-           int64_t(y_in.dtype()),
-           has_bias ? int64_t(bias_in.dtype()) : -1,
-           g.groups,
-           int64_t(plain)};
+    key = {operation,          team_size(),           int64_t(x_in.dtype()),
+           int64_t(w.dtype()), int64_t(y_in.dtype()), has_bias ? int64_t(bias_in.dtype()) : -1,
+           g.groups,           int64_t(plain)};
     for (const Tensor* t : {&x_in, &w, &y_in})
       key.insert(key.end(), t->shape().begin(), t->shape().end());
     for (std::size_t d : {0u, 1u}) {
@@ -113,7 +108,7 @@ bool miscomputes_data(const Tensor& w, const ConvGeometry& g) {
 bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) {
   if (!served(x, w, bias, g, y) || miscomputes(w, g, y)) return false;
   const Problem problem(0, x, w, bias, y, g);
-  const Plan* plan = plan_for("conv2d", problem.key, [&] {
+  const std::shared_ptr<const Plan> plan = plan_for("conv2d", problem.key, [&] {
     const auto description = problem.forward();
     Plan built{.primitive = dnnl::convolution_forward(description)};
     built.inputs = {{DNNL_ARG_SRC, input_layout(problem.x, description.src_desc())},
@@ -127,14 +122,14 @@ bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeomet
   if (!plan) return false;
   const void* inputs[] = {x.raw_data(), w.raw_data(), problem.has_bias ? bias.raw_data() : nullptr};
   void* outputs[] = {y.raw_data()};
-  execute("conv2d", *plan, inputs, outputs);
+  execute("conv2d", plan, inputs, outputs);
   return true;
 }
 
 bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
   if (!served(dx, w, {}, g, dy) || miscomputes_data(w, g)) return false;
   const Problem problem(1, dx, w, {}, dy, g);
-  const Plan* plan = plan_for("conv2d", problem.key, [&] {
+  const std::shared_ptr<const Plan> plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
     const auto description = describe<dnnl::convolution_backward_data>(
         user_scratchpad(), problem.forward(), algorithm, problem.x, problem.w_any, problem.y,
@@ -149,14 +144,14 @@ bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
   if (!plan) return false;
   const void* inputs[] = {dy.raw_data(), w.raw_data()};
   void* outputs[] = {dx.raw_data()};
-  execute("conv2d", *plan, inputs, outputs);
+  execute("conv2d", plan, inputs, outputs);
   return true;
 }
 
 bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
   if (!served(x, dw, {}, g, dy) || miscomputes_weights(x, dw, g)) return false;
   const Problem problem(2, x, dw, {}, dy, g);
-  const Plan* plan = plan_for("conv2d", problem.key, [&] {
+  const std::shared_ptr<const Plan> plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
     const auto description = describe<dnnl::convolution_backward_weights>(
         user_scratchpad(), problem.forward(), algorithm, problem.x, problem.w_any, problem.bias,
@@ -172,7 +167,7 @@ bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry
   if (!plan) return false;
   const void* inputs[] = {x.raw_data(), dy.raw_data()};
   void* outputs[] = {dw.raw_data()};
-  execute("conv2d", *plan, inputs, outputs);
+  execute("conv2d", plan, inputs, outputs);
   return true;
 }
 

@@ -35,7 +35,7 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
     key.insert(key.end(), t->shape().begin(), t->shape().end());
     key.insert(key.end(), t->strides().begin(), t->strides().end());
   }
-  const Plan* plan = plan_for("matmul", key, [&] {
+  const std::shared_ptr<const Plan> plan = plan_for("matmul", key, [&] {
     dnnl::memory::dims bias_dims(std::size_t(c.rank()), 1);
     bias_dims.back() = c.shape()[c.rank() - 1];
     const dnnl::memory::desc row =
@@ -56,7 +56,7 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   if (!plan) return false;
   const void* inputs[] = {a.raw_data(), b.raw_data(), bias.defined() ? bias.raw_data() : nullptr};
   void* outputs[] = {c.raw_data()};
-  execute("matmul", *plan, inputs, outputs);
+  execute("matmul", plan, inputs, outputs);
   return true;
 }
 
