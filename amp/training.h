@@ -129,7 +129,8 @@ class Training {
 
   // --- states. All ranks call these; rank 0 has the file
   /// Returns the whole training state, as handles: "model.*", "optimizer.*" (with masters and
-  /// companions), "scaler.*", "generator", "strategy". Rank 0 gets whole tensors, others nothing.
+  /// companions), "scaler.*", "generator", "strategy", "skipped_steps" if there are any. Rank 0 gets
+  /// whole tensors, others nothing.
   optim::NamedTensors state_dict() const;
   /// The same for a writer that takes one tensor at a time: tensors stored in parts are joined one
   /// at a time. The writer runs on rank 0; its errors are thrown on all ranks.

@@ -36,7 +36,8 @@ NamedTensors TrainingCore::state() const {
       from_vector(std::vector<int64_t>{int64_t(random.seed), int64_t(random.offset)}, {2}, i64);
   all["strategy"] = text_tensor(strategy.name);
   all["form"] = text_tensor(halftone::name(strategy.form));
-  all["skipped_steps"] = from_vector(std::vector<int64_t>{all_skipped_steps()}, {}, i64);
+  if (const int64_t skipped = all_skipped_steps(); skipped > 0)
+    all["skipped_steps"] = from_vector(std::vector<int64_t>{skipped}, {}, i64);
   return all;
 }
 
@@ -100,7 +101,7 @@ void TrainingCore::load(const NamedTensors& state) {
 void TrainingCore::load_except_model(const NamedTensors& given) {
   Entries entries(loading_training, "a Training", given);
   const std::vector<int64_t> key = entries.take("generator", {2}, i64).to_vector<int64_t>();
-  const int64_t skipped =  // older states do not have it
+  const int64_t skipped =
       entries.has("skipped_steps") ? entries.count("skipped_steps", "number of skipped steps") : 0;
   const NamedTensors of_scaler = entries.part("scaler.");
   GradScaler trial = scaler;

@@ -64,12 +64,12 @@ template <class T> T Tensor::item() const {
                      ". Reduce or index first.");
   return to_vector<T>()[0];
 }
-template double Tensor::item() const;
-template float Tensor::item() const;
-template int64_t Tensor::item() const;
-template int32_t Tensor::item() const;
-template uint8_t Tensor::item() const;
-template bool Tensor::item() const;
+template double Tensor::item<double>() const;
+template float Tensor::item<float>() const;
+template int64_t Tensor::item<int64_t>() const;
+template int32_t Tensor::item<int32_t>() const;
+template uint8_t Tensor::item<uint8_t>() const;
+template bool Tensor::item<bool>() const;
 double Tensor::item() const { return item<double>(); }
 
 double Tensor::at(std::initializer_list<int64_t> index) const {

@@ -44,13 +44,17 @@ struct Fault final : train::Callback {
   std::string what;
   explicit Fault(std::string w) : what(std::move(w)) {}
 
+  bool on_loss(train::Trainer& trainer, const Tensor&) override {
+    if (what == "hang" && trainer.rank() == 1 && trainer.position().step == 2)
+      std::this_thread::sleep_for(std::chrono::hours(1));
+    return true;
+  }
   void on_batch_start(train::Trainer& trainer, data::Batch& batch) override {
     if (trainer.rank() != 1 || trainer.position().step != 2) return;
     if (what == "throw") fail<UsageError>("image", "the third batch is broken. Mend it.");
     if (what == "exit0") std::exit(0);
     if (what == "kill") raise(SIGKILL);
     if (what == "segv") raise(SIGSEGV);
-    if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
     if (what == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (what == "other" && !std::exchange(done_, true))
       distributed::largest(world(), "something else", 1);
