@@ -5,8 +5,6 @@
 #include <atomic>
 #include <cstdio>
 #include <ctime>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include <dirent.h>
@@ -55,46 +53,6 @@ std::pair<int64_t, int> waits() {
   return {sum, count};
 }
 
-/// Makes the waits of this process's OpenMP threads short while they lack cores. A thread of
-/// libgomp that waits spins 300,000 times before it sleeps, and takes the core of one that has
-/// work; but it spins 100 times if libgomp manages more threads than there are cores. So a region
-/// of sleeping threads is held open. oneDNN's regions, which keep the full team, also wait shortly
-/// then.
-class ShortWaits {
- public:
-  /// Called by one thread at a time, with the arguments of TeamSize::judge.
-  void judge(int64_t time, double late) {
-    const bool held = number_.load() % 2 != 0;
-    if (late > TeamSize::too_late) {
-      until_ = time + 1000 * millisecond;
-      if (!held) hold(number_.fetch_add(1) + 1, int(std::lround(late)));
-    } else if (held && time >= until_) {
-      number_.fetch_add(1);
-      number_.notify_all();
-    }
-  }
-  /// A child of fork() has no threads that sleep.
-  void forget() { number_ = 0; }
-
- private:
-  /// The threads of the team count too, except those that TeamSize gives up: libgomp ends them.
-  void hold(int number, int late) {
-    const int team = omp_get_max_threads(),
-              threads = std::max(0, omp_get_num_procs() - team) + 2 + std::min(late, team - 1);
-    try {
-      std::thread([this, number, threads] {
-        omp_set_dynamic(0);
-#pragma omp parallel num_threads(threads)
-        number_.wait(number);
-      }).detach();
-    } catch (const std::system_error&) {  // no thread is left: waits stay long
-    }
-  }
-
-  std::atomic<int> number_{0};  // of the changes; odd: held
-  int64_t until_ = 0;
-};
-
 /// Reads the waits once per interval, for all threads that ask.
 class Waiting {
  public:
@@ -109,8 +67,6 @@ class Waiting {
     return {late_.load(std::memory_order_relaxed), intervals_.load(std::memory_order_acquire)};
   }
 
-  void forget_threads() { short_waits_.forget(); }
-
  private:
   void look(int64_t time) {
     const auto [waited, threads] = waits();
@@ -119,7 +75,6 @@ class Waiting {
     // interval.
     const bool counts = elapsed > 0 && elapsed < 10 * interval;
     late_ = counts ? double(waited - waited_) / double(elapsed) : 0;
-    short_waits_.judge(time, late_);
     last_look_ = time, waited_ = waited;
     next_look_ = time + interval;
     intervals_.fetch_add(1, std::memory_order_release);
@@ -128,7 +83,6 @@ class Waiting {
   std::atomic<int64_t> next_look_{0}, intervals_{0};
   std::atomic<double> late_{0};
   std::atomic_flag looking_{};
-  ShortWaits short_waits_;
   int64_t last_look_ = 0, waited_ = 0;
 };
 
@@ -150,7 +104,6 @@ int within_limits(int threads) {
 void stand_alone_after_fork() {
   omp_set_num_threads(1);
   team_size = TeamSize(1);
-  waiting().forget_threads();
 }
 
 }  // namespace

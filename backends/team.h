@@ -10,10 +10,10 @@ namespace halftone {
 /// Called before operations. A parallel region ends when its last thread has arrived. A thread that
 /// waits for a core arrives milliseconds late, hundreds of times in a training step. If this
 /// process's threads wait for cores, the calling thread's regions get smaller teams
-/// (omp_set_num_threads), and all threads that wait for others soon sleep. Results do not depend on
-/// the team; oneDNN, whose results do, keeps the full team. If the program sets another number,
-/// that becomes the full team; a number equal to the smaller team's at that moment is not noticed.
-/// HALFTONE_FIXED_TEAM=1 switches this off. After fork() the child's regions have one thread.
+/// (omp_set_num_threads). Results do not depend on the team; oneDNN, whose results do, keeps the
+/// full team. If the program sets another number, that becomes the full team; a number equal to the
+/// smaller team's at that moment is not noticed. HALFTONE_FIXED_TEAM=1 switches this off. After
+/// fork() the child's regions have one thread.
 void fit_team();
 
 /// Returns the most threads that a parallel region of the calling thread gets:
@@ -28,8 +28,6 @@ int region_threads();
 /// s.
 class TeamSize {
  public:
-  static constexpr double too_late = 0.4;
-
   explicit TeamSize(int full = 0) : full_(full), now_(full) {}
 
   int full() const { return full_; }
@@ -38,7 +36,7 @@ class TeamSize {
   /// Returns the new size. `time`: of a clock, in ns; `late`: the average number of threads without
   /// a core since the last call.
   int judge(int64_t time, double late) {
-    if (late > too_late && now_ > 1) {
+    if (late > 0.4 && now_ > 1) {
       now_ = std::max(1, now_ - std::max(1, int(std::lround(late))));
       retry_ = time + pause_, pause_ = std::min(2 * pause_, longest_pause);
     } else if (now_ < full_ && time >= retry_) {
