@@ -2,9 +2,40 @@
 #include <halftone/core/views.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
+
+namespace halftone {
+
+bool has_overlap(const Tensor& y) {
+  if (y.numel() < 2 || y.is_contiguous()) return false;
+  Strides strides;  // from the smallest on, each must be beyond the reach of those before it
+  for (int i = 0; i < y.rank(); ++i) {
+    int at = 0;
+    while (at < strides.rank() && strides[at] < std::abs(y.strides()[i])) ++at;
+    if (y.shape()[i] > 1) strides.insert(at, std::abs(y.strides()[i]));
+  }
+  int64_t reach = 0;
+  for (const int64_t stride : strides) {
+    if (stride <= reach) return true;
+    for (int i = 0; i < y.rank(); ++i)
+      if (y.shape()[i] > 1 && std::abs(y.strides()[i]) == stride)
+        reach += stride * (y.shape()[i] - 1);
+  }
+  return false;
+}
+
+void require_writable(const Tensor& y) {
+  if (has_overlap(y))
+    fail<UsageError>(running_operation("write"), described(y), " with strides ", y.strides(),
+                     " has several elements in one place, as an expanded tensor has, and cannot be "
+                     "written. Write into a clone() of it.");
+}
+
+}  // namespace halftone
 
 namespace halftone::views {
 
