@@ -98,10 +98,8 @@ class Probe::Recorder final : public Observer {
     return rows_;
   }
   const std::vector<UpdateRow>& updates() const { return updates_; }
-  WeightHistory& history() {
-    compare_weights();
-    return weights_;
-  }
+  /// Of finished steps.
+  WeightHistory& history() { return weights_; }
   void clear() {
     waiting_.clear(), present_.clear(), rows_.clear(), updates_.clear();
     compared_ = 0;

@@ -60,8 +60,8 @@ class Probe {
   /// Return rows in the order of computation, step by step. They read the device.
   const std::vector<ProbeRow>& rows() const;
   const std::vector<UpdateRow>& updates() const;
-  /// Returns the last two samples of each rounded weight, and takes them back: a probe that goes on
-  /// with them counts the flips of the probe before it.
+  /// Returns the last two samples of each rounded weight in finished steps, and takes them back: a
+  /// probe that goes on with them counts the flips of the probe before it.
   NamedTensors history() const;
   void load_history(const NamedTensors& history);
   /// Drops the rows, whose memory grows with the sampled steps.

@@ -11,7 +11,8 @@
 namespace halftone::train {
 
 void PrecisionMonitor::on_fit_start(Trainer& trainer) {
-  if (probe_) write(trainer), history_ = probe_->history();  // an exception ended the last fit()
+  // An exception ended the last fit(), perhaps in the middle of a step: its sample does not count.
+  if (probe_) history_ = probe_->history(), write(trainer);
   probe_.emplace(trainer.training(), options_, trainer.position().step);
   probe_->load_history(history_);
 }
