@@ -147,8 +147,8 @@ struct TrainingLoop::Pass {
   bool accepted;  // by all callbacks of this rank
 };
 
-/// What a step changes before it is known whether it counts: restored at the end, unless it was
-/// released; the random numbers only after an exception.
+/// The state that a step changes before it is known whether it counts: restored, unless it was
+/// released. Random numbers are restored only after an exception.
 class TrainingLoop::HeldStep {
  public:
   explicit HeldStep(TrainingLoop& loop)
@@ -364,7 +364,7 @@ void TrainingLoop::call_each(void (Callback::*hook)(Trainer&)) {
   left_.callback = 0;
 }
 
-/// Does what is left to do after a step. A signal leaves the rest, from the validation on, to the
+/// Does the work that is left after a step. A signal leaves the rest, from the validation on, to the
 /// training that resumes; an exception leaves the rest to the next fit().
 void TrainingLoop::finish_step() {
   switch (left_.stage) {

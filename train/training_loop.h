@@ -133,7 +133,7 @@ class TrainingLoop {
   bool begun_ = false;                   // files are open, and an earlier state has been resumed
   std::optional<std::string> reason_{};  // set: ends this fit()
   std::string wish_{};                   // request to stop; it waits for min_steps and min_epochs
-  /// What is left to do after the last step, in the order of the stages.
+  /// The work that is left after the last step, in the order of its stages.
   enum class Stage { none, log, validation, validation_end, step_end, epoch_end, save };
   struct Left {
     Stage stage = Stage::none;

@@ -98,7 +98,7 @@ class Probe::Recorder final : public Observer {
     return rows_;
   }
   const std::vector<UpdateRow>& updates() const { return updates_; }
-  /// Of finished steps.
+  /// Returns the samples of finished steps.
   WeightHistory& history() { return weights_; }
   void clear() {
     waiting_.clear(), present_.clear(), rows_.clear(), updates_.clear();
