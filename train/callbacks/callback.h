@@ -22,7 +22,8 @@ class Callback {
 
   /// Called after a resumed training has restored its state, before the first step.
   virtual void on_fit_start(Trainer&) {}
-  /// May replace the batch by another with the same number of samples.
+  /// May replace the batch by another with the same number of samples. All batches of a step get
+  /// this call before the first of them is computed.
   virtual void on_batch_start(Trainer&, data::Batch&) {}
   /// Gets the loss of a batch before its backward pass. If it returns false, the batch's whole step
   /// is dropped, with all its batches, and the model's buffers return to their values before the
