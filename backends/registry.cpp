@@ -44,7 +44,7 @@ std::atomic<Backend*>& cpu_slot() {
 
 Backend& backend_for(Device device) {
   if (device.kind == DeviceKind::cpu) {
-    fit_team();
+    look_around();
     return *cpu_slot().load(std::memory_order_relaxed);
   }
   if (Backend* cuda = cuda_backend(device.index)) return *cuda;

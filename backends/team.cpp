@@ -5,12 +5,15 @@
 #include <atomic>
 #include <cstdio>
 #include <ctime>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <halftone/core/kernel_identity.h>
@@ -53,19 +56,55 @@ std::pair<int64_t, int> waits() {
   return {sum, count};
 }
 
+/// Makes the waits of this process's OpenMP threads short while it is held. A thread of libgomp
+/// that waits spins 300,000 times before it sleeps, and takes the core of one that has work; but it
+/// spins 100 times if libgomp manages more threads than there are cores. So a region of sleeping
+/// threads is held open.
+class ShortWaits {
+ public:
+  /// Called by one thread at a time.
+  void hold(bool wanted) {
+    if (wanted == (number_.load() % 2 != 0)) return;
+    const int number = number_.fetch_add(1) + 1;
+    if (wanted) start(number, std::max(0, omp_get_num_procs() - omp_get_max_threads()) + 2);
+    else number_.notify_all();
+  }
+  /// A child of fork() has no threads that sleep.
+  void forget() { number_ = 0; }
+
+ private:
+  void start(int number, int threads) {
+    try {
+      std::thread([this, number, threads] {
+        omp_set_dynamic(0);
+#pragma omp parallel num_threads(threads)
+        number_.wait(number);
+      }).detach();
+    } catch (const std::system_error&) {  // no thread is left: waits stay long
+    }
+  }
+
+  std::atomic<int> number_{0};  // of the changes; odd: held
+};
+
 /// Reads the waits once per interval, for all threads that ask.
 class Waiting {
  public:
-  /// Returns the average number of threads without a core in the last interval, and the interval's
-  /// number.
-  std::pair<double, int64_t> late() {
+  void look() {
     const int64_t time = now();
-    if (time >= next_look_.load(std::memory_order_relaxed) && !looking_.test_and_set()) {
-      look(time);
-      looking_.clear();
-    }
-    return {late_.load(std::memory_order_relaxed), intervals_.load(std::memory_order_acquire)};
+    if (time < next_look_.load(std::memory_order_relaxed) || looking_.test_and_set()) return;
+    look(time);
+    looking_.clear();
   }
+  Crowd crowd() const { return crowd_.load(std::memory_order_relaxed); }
+  void pretend(int scopes) {
+    while (looking_.test_and_set()) continue;
+    pretended_ += scopes;
+    crowd_ = pretended_ > 0 ? Crowd::much : Crowd::none;
+    short_waits_.hold(pretended_ > 0);
+    looking_.clear();
+  }
+  void forget_threads() { short_waits_.forget(), crowd_ = Crowd::none; }
 
  private:
   void look(int64_t time) {
@@ -74,15 +113,20 @@ class Waiting {
     // After a longer gap, in which the program did something else, this call only starts an
     // interval.
     const bool counts = elapsed > 0 && elapsed < 10 * interval;
-    late_ = counts ? double(waited - waited_) / double(elapsed) : 0;
+    const double late = counts ? double(waited - waited_) / double(elapsed) : 0;
+    const Crowd found = rule_.judge(time, late);
+    crowd_ = pretended_ > 0 ? Crowd::much : found;
+    short_waits_.hold(crowd() == Crowd::much);
     last_look_ = time, waited_ = waited;
     next_look_ = time + interval;
-    intervals_.fetch_add(1, std::memory_order_release);
   }
 
-  std::atomic<int64_t> next_look_{0}, intervals_{0};
-  std::atomic<double> late_{0};
+  std::atomic<int64_t> next_look_{0};
+  std::atomic<Crowd> crowd_{Crowd::none};
   std::atomic_flag looking_{};
+  CrowdRule rule_;
+  ShortWaits short_waits_;
+  int pretended_ = 0;
   int64_t last_look_ = 0, waited_ = 0;
 };
 
@@ -91,42 +135,49 @@ Waiting& waiting() {
   return all;
 }
 
-thread_local TeamSize team_size;
-thread_local int64_t judged = 0;
-
-/// Returns how many of these threads a region gets.
-int within_limits(int threads) {
-  if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
-  return std::min(threads, omp_get_thread_limit());
-}
-
 /// A child of fork() has no OpenMP threads; a region with more than one thread would wait for them.
 void stand_alone_after_fork() {
   omp_set_num_threads(1);
-  team_size = TeamSize(1);
+  waiting().forget_threads();
 }
 
 }  // namespace
 
-void fit_team() {
+void look_around() {
   static const bool fixed = [] {
     pthread_atfork(nullptr, nullptr, stand_alone_after_fork);
     return environment_variable("HALFTONE_FIXED_TEAM") != nullptr;
   }();
-  if (fixed) return;
-  const auto [late, interval] = waiting().late();
-  if (std::exchange(judged, interval) == interval || omp_in_parallel() != 0) return;
-  const int threads = omp_get_max_threads();
-  if (threads != team_size.now())
-    team_size = TeamSize(threads);  // the program has set another number
-  if (const int size = team_size.judge(now(), late); size != threads) omp_set_num_threads(size);
+  if (!fixed) waiting().look();
 }
 
-int region_threads() { return within_limits(omp_get_max_threads()); }
+bool crowded() { return waiting().crowd() == Crowd::much; }
+
+int core_to_leave() {
+  return waiting().crowd() == Crowd::none || omp_in_parallel() ? -1 : sched_getcpu();
+}
+
+void leave_core(int core) {
+  thread_local int left = -1;
+  thread_local cpu_set_t before;
+  if (core == left || omp_get_thread_num() == 0) return;
+  if (core < 0) {
+    sched_setaffinity(0, sizeof before, &before), left = -1;
+    return;
+  }
+  if (sched_getcpu() != core || core >= CPU_SETSIZE) return;
+  if (left < 0 && sched_getaffinity(0, sizeof before, &before) != 0) return;
+  cpu_set_t others = before;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) left = core;
+}
+
+PretendCrowded::PretendCrowded() { waiting().pretend(1); }
+PretendCrowded::~PretendCrowded() { waiting().pretend(-1); }
 
 int cpu_threads() {
-  const int threads = omp_get_max_threads();
-  return within_limits(threads == team_size.now() ? team_size.full() : threads);
+  if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
+  return std::min(omp_get_max_threads(), omp_get_thread_limit());
 }
 
 }  // namespace halftone

@@ -1,57 +1,67 @@
-// The number of threads of the CPU's parallel regions while other programs use its cores.
+// Parallel regions while other programs use the cores.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace halftone {
 
-/// Called before operations. A parallel region ends when its last thread has arrived. A thread that
-/// waits for a core arrives milliseconds late, hundreds of times in a training step. If this
-/// process's threads wait for cores, the calling thread's regions get smaller teams
-/// (omp_set_num_threads). Results do not depend on the team; oneDNN, whose results do, keeps the
-/// full team. If the program sets another number, that becomes the full team; a number equal to the
-/// smaller team's at that moment is not noticed. HALFTONE_FIXED_TEAM=1 switches this off. After
-/// fork() the child's regions have one thread.
-void fit_team();
+/// Called before operations. A parallel region ends when its last thread has arrived, and a thread
+/// that waits for a core arrives milliseconds late, hundreds of times in a training step. Every 60
+/// ms this reads how long the process's threads were ready to run without a core. After fork() the
+/// child's regions have one thread.
+void look_around();
 
-/// Returns the most threads that a parallel region of the calling thread gets:
-/// omp_get_max_threads(), but not more than OMP_THREAD_LIMIT, and one where OMP_MAX_ACTIVE_LEVELS
-/// allows no further region. OpenMP may give fewer (OMP_DYNAMIC, other regions under the same
-/// limit), so every kernel must be right for any team.
-int region_threads();
+/// Returns whether threads of this process lack cores. Then the threads of a region take its tasks
+/// in turn (reference::Tasks), small regions have one thread, and a thread that waits for others
+/// soon sleeps, so that a late one can use its core. Results do not depend on it.
+/// HALFTONE_FIXED_TEAM=1: never.
+bool crowded();
 
-/// The rule for the size. A team gives up as many threads as had no core on average, if that is
-/// more than 0.4: a busy loop on one of two cores causes 0.5 to 1, occasional programs up to 0.2.
-/// It tries its full size again after a pause of 0.1 s, which doubles with each failure up to 3.2
-/// s.
-class TeamSize {
+/// Linux wakes a thread up on the core of the one that wakes it, if all cores are in use; the two
+/// would share that core. So while threads lack cores, the others of a region keep away from the
+/// core of the thread that opened it. Returns the calling thread's core; -1 if no thread lacks one,
+/// or inside of another region.
+int core_to_leave();
+/// Called by each thread of a region, with the core of the thread that opened it.
+void leave_core(int core);
+
+/// Makes it crowded while it exists, to test and to measure what that changes.
+class PretendCrowded {
  public:
-  explicit TeamSize(int full = 0) : full_(full), now_(full) {}
+  PretendCrowded();
+  ~PretendCrowded();
+  PretendCrowded(const PretendCrowded&) = delete;
+  PretendCrowded& operator=(const PretendCrowded&) = delete;
+};
 
-  int full() const { return full_; }
-  int now() const { return now_; }
+/// How much this process's threads lack cores.
+enum class Crowd { none, some, much };
 
-  /// Returns the new size. `time`: of a clock, in ns; `late`: the average number of threads without
-  /// a core since the last call.
-  int judge(int64_t time, double late) {
-    if (late > 0.4 && now_ > 1) {
-      now_ = std::max(1, now_ - std::max(1, int(std::lround(late))));
-      retry_ = time + pause_, pause_ = std::min(2 * pause_, longest_pause);
-    } else if (now_ < full_ && time >= retry_) {
-      now_ = full_;
-    } else if (now_ == full_ && time >= retry_ + longest_pause) {
-      pause_ = shortest_pause;
-    }
-    return now_;
+/// The rule for it. A busy loop beside two threads on two cores leaves 0.4 to 1 of them without a
+/// core on average, occasional programs up to 0.2. But when a program begins, its threads share one
+/// core for up to four intervals, also on an idle machine.
+class CrowdRule {
+ public:
+  /// `time`: of a clock, in ns; `late`: the average number of threads without a core since the last
+  /// call.
+  Crowd judge(int64_t time, double late) {
+    often_ = std::clamp(often_ + (late > enough ? 1 : -1), 0, often);
+    if (late > enough || (level_ == Crowd::much && late > little)) until_ = time + pause;
+    if (time >= until_) level_ = Crowd::none;
+    else if (often_ == often) level_ = Crowd::much;
+    else if (level_ == Crowd::none) level_ = Crowd::some;
+    return level_;
   }
 
  private:
-  static constexpr int64_t shortest_pause = 100'000'000, longest_pause = 32 * shortest_pause;
+  static constexpr double enough = 0.4, little = 0.15;
+  static constexpr int often = 6;
+  static constexpr int64_t pause = 1'000'000'000;
 
-  int full_, now_;
-  int64_t retry_ = 0, pause_ = shortest_pause;
+  Crowd level_ = Crowd::none;
+  int often_ = 0;  // calls with enough lateness, less those without
+  int64_t until_ = 0;
 };
 
 }  // namespace halftone

@@ -12,9 +12,10 @@ namespace halftone {
 /// changes during a run: "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
 std::string kernels_of(Device device);
 
-/// Returns the number of threads of this thread's parallel regions, as the program has set it and
-/// OpenMP's limits allow, even if other programs take cores and regions are smaller. Defined in
-/// backends/team.cpp.
+/// Returns the most threads that a parallel region of the calling thread gets:
+/// omp_get_max_threads(), but not more than OMP_THREAD_LIMIT, and one where OMP_MAX_ACTIVE_LEVELS
+/// allows no further region. OpenMP may give fewer (OMP_DYNAMIC, other regions under the same
+/// limit), so every kernel must be right for any team. Defined in backends/team.cpp.
 int cpu_threads();
 
 }  // namespace halftone

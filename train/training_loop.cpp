@@ -206,7 +206,7 @@ bool TrainingLoop::run_group(data::DataLoader::Iterator& next) {
     std::optional<Pass> pass;
     if (training_.trains_together()) training_.begin_batch(key_of(round + rank()));
     if (accepted && !fetched.empty()) {
-      pass.emplace(forward(std::move(fetched.front())));
+      pass.emplace(forward(std::move(fetched.front()), terms));
       fetched.pop_front();
     }
     if (held) accepted = all_accept(accepted && (!pass || pass->accepted));
@@ -254,14 +254,27 @@ Tensor TrainingLoop::terms_of_step(const std::deque<Fetched>& own, int64_t batch
   return sum;
 }
 
-TrainingLoop::Pass TrainingLoop::forward(Fetched fetched) {
+namespace {
+/// Returns what callbacks see of a batch's loss: 0 if the batch has none of the step's terms,
+/// because the mean of no terms is NaN.
+Tensor seen_loss(const Tensor& loss, const Tensor& terms, const Tensor& of_step) {
+  if (!of_step.defined()) return loss;
+  const NoGrad no_grad;
+  const Tensor without = equal(terms, zeros({}, f64, of_step.device()));
+  const Tensor matters = logical_or(logical_not(without), equal(of_step, terms));
+  return where(matters, loss.detach(), zeros({}, loss.dtype(), loss.device()));
+}
+}  // namespace
+
+TrainingLoop::Pass TrainingLoop::forward(Fetched fetched, const Tensor& terms_of_step) {
   const data::Batch& batch = fetched.batch;
   default_generator().set_state(fetched.random);
   const Tensor outputs = outputs_of(task_, training_, batch);
   const Tensor loss = loss_of(task_, outputs, batch);
   require_trainer();
+  const Tensor seen = seen_loss(loss, fetched.terms, terms_of_step);
   for (const auto& callback : options_.callbacks) {
-    const bool accepted = callback->on_loss(trainer_, loss);
+    const bool accepted = callback->on_loss(trainer_, seen);
     require_trainer();
     if (!accepted) {
       if (!callback->drops_steps())
@@ -364,8 +377,8 @@ void TrainingLoop::call_each(void (Callback::*hook)(Trainer&)) {
   left_.callback = 0;
 }
 
-/// Does the work that is left after a step. A signal leaves the rest, from the validation on, to the
-/// training that resumes; an exception leaves the rest to the next fit().
+/// Does the work that is left after a step. A signal leaves the rest, from the validation on, to
+/// the training that resumes; an exception leaves the rest to the next fit().
 void TrainingLoop::finish_step() {
   switch (left_.stage) {
     case Stage::log:

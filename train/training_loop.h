@@ -69,7 +69,7 @@ class TrainingLoop {
   class HeldStep;
   Fetched fetch(data::Batch batch);
   Tensor terms_of_step(const std::deque<Fetched>& own, int64_t batches, double samples) const;
-  Pass forward(Fetched fetched);
+  Pass forward(Fetched fetched, const Tensor& terms_of_step);
   void backward(Pass pass, const Tensor& terms_of_step);
   void update();
   void explain_overflow();

@@ -107,7 +107,7 @@ template <class Blocks> class Forward {
 
 template <class Blocks> void forward_all(const Call& call, Tensor& y, Tensor& log_sum_exp) {
   // Rows do not depend on each other, so a few heads can be split among the threads.
-  const int64_t pieces = std::min(reference::pieces_of(region_threads(), call.heads),
+  const int64_t pieces = std::min(reference::pieces_of(cpu_threads(), call.heads),
                                   reference::pieces_of(call.l, Blocks::block_rows()));
   const int64_t rows = reference::pieces_of(call.l, pieces);
   reference::RegionError error;

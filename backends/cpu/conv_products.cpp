@@ -60,11 +60,11 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
   weights.pack(packed.data());
   // For few pixels, threads also share the columns, so that none waits long for another.
   const int64_t row_blocks = reference::pieces_of(windows.pixels(), rows);
-  const int64_t wanted = reference::pieces_of(8 * region_threads(), row_blocks);
+  const int64_t wanted = reference::pieces_of(8 * cpu_threads(), row_blocks);
   const int64_t width = even_piece(n, std::max(unit, n / wanted), unit);
   const int64_t column_blocks = reference::pieces_of(n, width);
   reference::RegionError error;
-#pragma omp parallel if (windows.pixels() * depth * n > (1 << 18))
+#pragma omp parallel if (windows.pixels() * depth * n > reference::worth_waking(1 << 18))
   {
     const simd::Kernels& kernels = simd_kernels();
     const int64_t tile = kernels.tile_rows;
@@ -125,6 +125,11 @@ bool win_on_amx(ConvPass pass, const Tensor& w, bool strided) {
   }
   return false;
 }
+/// For bf16 without AMX. Threads of oneDNN 2.6 that compute gradients of weights wait for each
+/// other without sleeping; beside one busy program a step of resnet18_cifar took twice as long.
+bool win_on_avx512(ConvPass pass, const Tensor& w) {
+  return pass == ConvPass::backward_weights && w.size(1) >= 64 && w.size(2) * w.size(3) > 1;
+}
 /// For f32 on CPUs with AMX: own products win for small results, as at the end of networks.
 /// `pixels`: of a result.
 bool win_beside_amx(ConvPass pass, int64_t pixels, const Tensor& w, bool strided) {
@@ -142,7 +147,8 @@ bool products_win(ConvPass pass, const Tensor& image, const Tensor& w, const Con
   const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
   const bool strided = g.stride[0] * g.stride[1] > 1;
   if (g.groups > 1) return false;
-  if (image.dtype() == bf16) return use_amx() && win_on_amx(pass, w, strided);
+  if (image.dtype() == bf16)
+    return use_amx() ? win_on_amx(pass, w, strided) : win_on_avx512(pass, w);
   if (image.dtype() != f32) return false;
   if (avx2) return win_on_avx2(pass, w, strided);
   const int64_t pixels = image.size(2) / g.stride[0] * (image.size(3) / g.stride[1]);

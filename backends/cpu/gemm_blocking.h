@@ -41,7 +41,7 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
         chain_(chain_of(m, n, chunk_)),
         row_tiles_(reference::pieces_of(m, tile_m_)),
         panels_(reference::pieces_of(n, tile_n_)),
-        parallel_(to.parallel && m * n * k > small_product) {}
+        parallel_(to.parallel && m * n * k > reference::worth_waking(small_product)) {}
 
   void run() const {
     if (row_tiles_ <= few_tiles) by_panels();
@@ -85,35 +85,40 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
                   size = row_tiles_ * tile_m_;
     Workspace<float> rows(size * std::min(most, reference::pieces_of(k_, chunk_) * chunk_));
     // If panels cannot be shared evenly, threads share the columns of a panel.
-    const int64_t threads = region_threads();
+    const int64_t threads = reference::shares_of_region();
     const bool even = panels_ % threads == 0 || panels_ >= 4 * threads;
     const int64_t parts =
         even ? 1 : std::min(row_tiles_, reference::pieces_of(4 * threads, panels_));
     const int64_t tiles = reference::pieces_of(row_tiles_, parts);
     reference::RegionError error;
+    const int64_t chunks = std::min(most / chunk_, reference::pieces_of(k_, chunk_));
+    reference::Tasks packing(row_tiles_ * chunks), products(panels_ * parts);
 #pragma omp parallel if (parallel_)
     {
       reference::OfThread<Workspace<float>> buffer(error, tile_n_ * chunk_);
       for (int64_t begin = 0; begin < k_; begin += most) {
-        const int64_t end = std::min(k_, begin + most),
-                      chunks = reference::pieces_of(end - begin, chunk_);
-#pragma omp for schedule(static)
-        for (int64_t task = 0; task < chunks * row_tiles_; ++task) {
-          const int64_t start = begin + task / row_tiles_ * chunk_, i = task % row_tiles_ * tile_m_;
+        const int64_t end = std::min(k_, begin + most);
+        if (begin > 0) {
+#pragma omp single
+          packing.again(), products.again();
+        }
+        packing.each([&](int64_t task) {
+          const int64_t start = begin + task % chunks * chunk_, i = task / chunks * tile_m_;
+          if (start >= end) return;
           pack_rows_(i, std::min(tile_m_, m_ - i), start, depth_at(start),
                      rows.data() + (start - begin) * size + i * depth_at(start));
-        }
-        for (int64_t start = begin; start < end; start += chunk_)
-#pragma omp for schedule(static) nowait
-          for (int64_t task = 0; task < panels_ * parts; ++task) {
-            if (!buffer) continue;
-            const int64_t j = task % panels_ * tile_n_, first = task / panels_ * tiles;
-            const float* const packed = rows.data() + (start - begin) * size;
-            const Panels panel =
-                panels_of_(j, std::min(tile_n_, n_ - j), start, depth_at(start), buffer->data());
-            for (int64_t t = first; t < std::min(row_tiles_, first + tiles); ++t)
-              multiply(t, packed + t * tile_m_ * depth_at(start), j, panel, start);
-          }
+        });
+#pragma omp barrier
+        const auto multiply_chunk = [&](int64_t task, int64_t start) {
+          if (!buffer) return;
+          const int64_t j = task % panels_ * tile_n_, first = task / panels_ * tiles;
+          const float* const packed = rows.data() + (start - begin) * size;
+          const Panels panel =
+              panels_of_(j, std::min(tile_n_, n_ - j), start, depth_at(start), buffer->data());
+          for (int64_t t = first; t < std::min(row_tiles_, first + tiles); ++t)
+            multiply(t, packed + t * tile_m_ * depth_at(start), j, panel, start);
+        };
+        products.each_through(begin, end, chunk_, multiply_chunk);
 #pragma omp barrier
       }
     }
@@ -123,31 +128,28 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
   void by_blocks() const {
     constexpr int64_t packing = 1;
     const BlockCut cut(row_tiles_, panels_, block_columns / tile_n_, packing,
-                       parallel_ ? region_threads() : 1);
+                       parallel_ ? reference::shares_of_region() : 1);
     const int64_t height = cut.block_rows(), width = cut.block_columns();
+    reference::Tasks blocks(cut.row_blocks * cut.column_blocks);
     reference::RegionError error;
 #pragma omp parallel if (parallel_)
     {
       reference::OfThread<Workspace<float>> rows(error, group_tiles * tile_m_ * chunk_),
           columns(error, width * tile_n_ * chunk_);
-      for (int64_t start = 0; start < k_; start += chunk_) {
-        int64_t packed = -1;
-        // The static schedule gives a thread the same blocks of c in every chunk, so no barrier is
-        // needed between chunks.
-#pragma omp for schedule(static) nowait
-        for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
-          const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width;
-          // The last block may begin beyond the edge.
-          if (t0 >= row_tiles_ || p0 >= panels_ || !rows || !columns) continue;
-          const int64_t tiles = std::min(t0 + height, row_tiles_),
-                        panels = std::min(width, panels_ - p0);
-          if (p0 != packed) pack_panels(p0, panels, start, columns->data());
-          packed = p0;
-          for (int64_t t = t0; t < tiles; t += group_tiles)
-            multiply_group(t, std::min(group_tiles, tiles - t), p0, panels, start, rows->data(),
-                           columns->data());
-        }
-      }
+      int64_t packed_columns = -1, packed_start = -1;
+      blocks.each_through(0, k_, chunk_, [&](int64_t task, int64_t start) {
+        const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width;
+        // The last block may begin beyond the edge.
+        if (t0 >= row_tiles_ || p0 >= panels_ || !rows || !columns) return;
+        const int64_t tiles = std::min(t0 + height, row_tiles_),
+                      panels = std::min(width, panels_ - p0);
+        if (p0 != packed_columns || start != packed_start)
+          pack_panels(p0, panels, start, columns->data());
+        packed_columns = p0, packed_start = start;
+        for (int64_t t = t0; t < tiles; t += group_tiles)
+          multiply_group(t, std::min(group_tiles, tiles - t), p0, panels, start, rows->data(),
+                         columns->data());
+      });
       // No thread returns its workspace before all have theirs, so every call needs the same
       // memory.
 #pragma omp barrier

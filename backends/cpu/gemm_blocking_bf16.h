@@ -159,28 +159,45 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
 template <class Products, class LeftRows, class PackColumns>
 void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
               const PackColumns& pack_columns) {
-  const bool parallel = to.parallel && m * n * k > small_product;
-  const int64_t threads = parallel ? region_threads() : 1;
+  const bool parallel = to.parallel && m * n * k > reference::worth_waking(small_product);
+  const int64_t threads = parallel ? reference::shares_of_region() : 1;
   const Cut cut(m, n, even_piece(k, to.bf16 ? bf16_depth : f32_chunk, depth_unit), threads);
   const int64_t height = cut.block_rows() * panel_width, width = cut.block_columns() * panel_width;
   // If a thread would pack the same rows for several blocks, all threads pack them together, one
   // chunk at a time, while the chunk before may still be read.
   const int64_t rows_of_chunk = cut.row_panels * panel_width * cut.chunk, group = left.group();
-  const bool together = cut.column_blocks > threads && rows_of_chunk <= most_shared &&
-                        m >= group * threads && left.shares(width);
+  reference::Tasks blocks(cut.row_blocks * cut.column_blocks);
+  const bool together = !blocks.in_turn() && cut.column_blocks > threads &&
+                        rows_of_chunk <= most_shared && m >= group * threads && left.shares(width);
   Workspace<uint16_t> shared(
       together ? std::min<int64_t>(2, pieces_of(k, cut.chunk)) * rows_of_chunk : 0);
 
+  const auto rows_at = [&](int64_t start) {
+    return together ? shared.data() + start / cut.chunk % 2 * rows_of_chunk : nullptr;
+  };
   reference::RegionError error;
 #pragma omp parallel if (parallel)
   {
     reference::OfThread<Worker<Products, LeftRows, PackColumns>> worker(error, left, pack_columns,
                                                                         to, cut, width);
-    for (int64_t start = 0; start < k; start += cut.chunk) {
+    int64_t packed_columns = -1, packed_start = -1;
+    const auto multiply_block = [&](int64_t task, int64_t start) {
+      const int64_t i = task % cut.row_blocks * height, j = task / cut.row_blocks * width;
+      if (i >= m || j >= n || !worker) return;  // the last block may begin beyond the edge
       const int64_t depth = std::min(cut.chunk, k - start);
-      uint16_t* const all_rows =
-          together ? shared.data() + start / cut.chunk % 2 * rows_of_chunk : nullptr;
-      if (together) {
+      const Part x{.i = i,
+                   .rows = std::min(height, m - i),
+                   .j = j,
+                   .columns = std::min(width, n - j),
+                   .start = start,
+                   .depth = depth,
+                   .last = start + depth == k};
+      if (j != packed_columns || start != packed_start) worker->pack_columns(x);
+      packed_columns = j, packed_start = start;
+      worker->multiply(x, rows_at(start));
+    };
+    if (together) {
+      for (int64_t start = 0; start < k; start += cut.chunk) {
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < m; i += group) {
           const Part x{.i = i,
@@ -188,29 +205,14 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
                        .j = 0,
                        .columns = width,
                        .start = start,
-                       .depth = depth,
+                       .depth = std::min(cut.chunk, k - start),
                        .last = false};
-          left.pack(x, all_rows + place_of(x));
+          left.pack(x, rows_at(start) + place_of(x));
         }
+        blocks.each([&](int64_t task) { multiply_block(task, start); });
       }
-      int64_t packed = -1;
-      // The static schedule gives a thread the same blocks of c in every chunk, so no barrier is
-      // needed between chunks.
-#pragma omp for schedule(static) nowait
-      for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
-        const int64_t i = task % cut.row_blocks * height, j = task / cut.row_blocks * width;
-        if (i >= m || j >= n || !worker) continue;  // the last block may begin beyond the edge
-        const Part x{.i = i,
-                     .rows = std::min(height, m - i),
-                     .j = j,
-                     .columns = std::min(width, n - j),
-                     .start = start,
-                     .depth = depth,
-                     .last = start + depth == k};
-        if (j != packed) worker->pack_columns(x);
-        packed = j;
-        worker->multiply(x, all_rows);
-      }
+    } else {
+      blocks.each_through(0, k, cut.chunk, multiply_block);
     }
     // No thread returns its workspace before all have theirs, so every call needs the same memory.
 #pragma omp barrier

@@ -17,13 +17,14 @@ template <class Body>
 void for_row_groups(int64_t rows, int64_t n, int64_t rows_of_scratch, const Body& body) {
   const int64_t group = std::max<int64_t>(1, reference::grain_length / std::max<int64_t>(n, 1));
   const int64_t groups = reference::pieces_of(rows, group);
+  reference::Tasks tasks(groups);
   reference::RegionError error;
-#pragma omp parallel if (groups > 1)
+#pragma omp parallel if (groups > reference::worth_waking(1))
   {
     reference::OfThread<cpu::Workspace<float>> scratch(error, rows_of_scratch * n);
-#pragma omp for schedule(static)
-    for (int64_t g = 0; g < groups; ++g)
+    tasks.each([&](int64_t g) {
       if (scratch) body(g * group, std::min(rows, (g + 1) * group), scratch->data());
+    });
   }
   error.rethrow();
 }

@@ -58,18 +58,26 @@ class ListSizes {
 template <class Body> void parallel_list(const ListSizes& sizes, const Body& body) {
   constexpr int64_t worth_threads = 4 * list_piece;
   const int64_t total = sizes.total();
+  reference::Tasks tasks(reference::pieces_of(total, list_piece));
   reference::RegionError error;
-#pragma omp parallel if (total > worth_threads)
+#pragma omp parallel if (total > reference::worth_waking(worth_threads))
   {
-    const int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
-    int64_t number = 0, before = 0;
-    for (std::size_t tensor = 0; tensor < sizes.count(); ++tensor) {
-      const int64_t n = sizes[tensor];
-      for (int64_t begin = 0; begin < n; begin += list_piece, ++number)
-        if ((before + begin) * threads / total == own)
-          error.keep([&] { body(tensor, begin, std::min(n, begin + list_piece), number); });
-      before += n;
-    }
+    // A task: the pieces that begin in one stretch of the list. A thread's tasks ascend, so it goes
+    // through the list once.
+    std::size_t tensor = 0;
+    int64_t number = 0, before = 0, begin = 0;
+    tasks.each([&](int64_t task) {
+      while (tensor < sizes.count()) {
+        const int64_t n = sizes[tensor];
+        for (; begin < n; begin += list_piece, ++number) {
+          const int64_t at = (before + begin) / list_piece;
+          if (at > task) return;
+          if (at == task)
+            error.keep([&] { body(tensor, begin, std::min(n, begin + list_piece), number); });
+        }
+        before += n, begin = 0, ++tensor;
+      }
+    });
   }
   error.rethrow();
 }

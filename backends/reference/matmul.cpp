@@ -61,7 +61,7 @@ void ReferenceBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bi
   const int64_t row_tiles = pieces_of(m, tile), column_tiles = pieces_of(n, tile);
   const int64_t batches = c.numel() / (m * n);
   const MatrixView left(a), right(b);
-  Workspace<Tile> tiles(region_threads());
+  Workspace<Tile> tiles(cpu_threads());
 
   parallel_tasks(batches * row_tiles * column_tiles, [&](int64_t task) {
     Tile& t = tiles[omp_get_thread_num()];

@@ -9,7 +9,11 @@
 #include <exception>
 #include <optional>
 
+#include <omp.h>
+
+#include <halftone/backends/team.h>
 #include <halftone/core/caching_allocator.h>
+#include <halftone/core/kernel_identity.h>
 #include <halftone/core/memory_ledger.h>
 
 namespace halftone::reference {
@@ -39,21 +43,74 @@ class RegionError {
   std::exception_ptr first_{};
 };
 
+/// The tasks 0..count of a parallel region. Each of its threads has its share of neighboring tasks.
+/// If threads lack cores (crowded()), they take the tasks in turn, so that nobody waits for the
+/// share of a late one.
+class Tasks {
+ public:
+  explicit Tasks(int64_t count, bool in_turn = crowded()) : count_(count), in_turn_(in_turn) {}
+
+  bool in_turn() const { return in_turn_; }
+
+  /// Called by every thread of the region: calls body(i) for its tasks.
+  template <class Body> void each(const Body& body) {
+    const int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
+    leave_core(core_);
+    if (in_turn_ && threads > 1) {
+      for (int64_t i = next_++; i < count_; i = next_++) body(i);
+    } else {
+      const int64_t end = count_ * (own + 1) / threads;
+      for (int64_t i = count_ * own / threads; i < end; ++i) body(i);
+    }
+  }
+  /// Calls body(i, start) for the chunks of begin..end of `length` each, in ascending order for a
+  /// task: all tasks of a thread for one chunk after the other, or, in turn, one task after the
+  /// other.
+  template <class Body>
+  void each_through(int64_t begin, int64_t end, int64_t length, const Body& body) {
+    if (in_turn_)
+      each([&](int64_t i) {
+        for (int64_t start = begin; start < end; start += length) body(i, start);
+      });
+    else
+      for (int64_t start = begin; start < end; start += length)
+        each([&](int64_t i) { body(i, start); });
+  }
+  /// Called by one thread, between barriers: the tasks can be run again.
+  void again() { next_ = 0; }
+
+ private:
+  int64_t count_;
+  bool in_turn_;
+  alignas(64) std::atomic<int64_t> next_{0};  // apart from what threads only read
+  int core_ = core_to_leave();
+};
+
+/// Returns the least work of a region with several threads, `least` on a quiet machine: threads
+/// that sleep are woken up for it.
+inline int64_t worth_waking(int64_t least) { return crowded() ? 8 * least : least; }
+
+/// Returns into how many shares a region's work is cut: one for each thread, or several if they
+/// take them in turn.
+inline int64_t shares_of_region() { return cpu_threads() * (crowded() ? 4 : 1); }
+
 /// Calls body(begin, end) for the pieces of 0..count of `grain` each.
 template <class Body> void parallel_pieces(int64_t count, int64_t grain, const Body& body) {
-  const int64_t pieces = pieces_of(count, grain);
+  Tasks pieces(pieces_of(count, grain));
   RegionError error;
-#pragma omp parallel for schedule(static) if (pieces > 1)
-  for (int64_t piece = 0; piece < pieces; ++piece)
+#pragma omp parallel if (count > worth_waking(grain))
+  pieces.each([&](int64_t piece) {
     error.keep([&] { body(piece * grain, std::min(count, (piece + 1) * grain)); });
+  });
   error.rethrow();
 }
 
 /// Calls body(i) for 0..count, one task each, for tasks that are large.
 template <class Body> void parallel_tasks(int64_t count, const Body& body) {
+  Tasks tasks(count, true);
   RegionError error;
-#pragma omp parallel for schedule(dynamic) if (count > 1)
-  for (int64_t i = 0; i < count; ++i) error.keep([&] { body(i); });
+#pragma omp parallel if (count > 1)
+  tasks.each([&](int64_t i) { error.keep([&] { body(i); }); });
   error.rethrow();
 }
 

@@ -40,7 +40,9 @@ Backend& backend_for(Device device) {
 std::vector<BackendStatus> backend_statuses() { return {}; }
 std::string kernels_of(Device) { return "reference"; }
 int cpu_threads() { return 1; }
-int region_threads() { return 1; }
+bool crowded() { return false; }
+int core_to_leave() { return -1; }
+void leave_core(int) {}
 Communicator& world() { fail<UsageError>("fuzz", "there is one process here."); }
 Communicator& communicator_for(Communicator& group, Device) { return group; }
 

@@ -25,7 +25,8 @@ class Callback {
   /// May replace the batch by another with the same number of samples. All batches of a step get
   /// this call before the first of them is computed.
   virtual void on_batch_start(Trainer&, data::Batch&) {}
-  /// Gets the loss of a batch before its backward pass. If it returns false, the batch's whole step
+  /// Gets the loss of a batch before its backward pass; 0 for a batch without labels that count, in
+  /// a step that has some. If it returns false, the batch's whole step
   /// is dropped, with all its batches, and the model's buffers return to their values before the
   /// step.
   virtual bool on_loss(Trainer&, const Tensor& loss) {

@@ -1,7 +1,14 @@
 // Convolutions. Data stays NHWC. oneDNN chooses the weights' layout; the wrapper converts from and
 // to PyTorch's.
+#include <atomic>
+
+#include <omp.h>
+
 #include <halftone/backends/cpu/onednn/adapter.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/backends/reference/parallel.h>
+#include <halftone/backends/team.h>
+#include <halftone/core/views.h>
 
 namespace halftone::onednn {
 
@@ -103,10 +110,30 @@ bool miscomputes_data(const Tensor& w, const ConvGeometry& g) {
   return w.dtype() == bf16 && w.shape()[2] == 1 && w.shape()[3] == 1 &&
          w.shape()[0] / g.groups % 2 != 0;
 }
+
+/// Calls f(images of a, images of b) for groups of images, which threads that lack cores take in
+/// turn; a call computes with one thread. Returns whether all calls returned true. The results are
+/// those of one call with all images (tests/backends/onednn_geometries.h).
+template <class F> bool by_images(const Tensor& a, const Tensor& b, const F& f) {
+  const int64_t images = a.shape()[0], size = reference::pieces_of(images, 8 * team_size());
+  std::atomic<bool> served = true;
+  reference::parallel_tasks(reference::pieces_of(images, size), [&](int64_t i) {
+    const int64_t first = i * size, count = std::min(size, images - first);
+    if (!served || !f(views::slice(a, 0, first, count), views::slice(b, 0, first, count)))
+      served = false;
+  });
+  return served;
+}
+bool wants_images_in_turn(const Tensor& x) {
+  return crowded() && !omp_in_parallel() && x.shape()[0] > 1;
+}
 }  // namespace
 
 bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) {
   if (!served(x, w, bias, g, y) || miscomputes(w, g, y)) return false;
+  if (wants_images_in_turn(x))
+    return by_images(x, y,
+                     [&](const Tensor& some, Tensor to) { return conv(some, w, bias, g, to); });
   const Problem problem(0, x, w, bias, y, g);
   const std::shared_ptr<const Plan> plan = plan_for("conv2d", problem.key, [&] {
     const auto description = problem.forward();
@@ -128,6 +155,9 @@ bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeomet
 
 bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
   if (!served(dx, w, {}, g, dy) || miscomputes_data(w, g)) return false;
+  if (wants_images_in_turn(dy))
+    return by_images(
+        dy, dx, [&](const Tensor& some, Tensor to) { return conv_backward_data(some, w, g, to); });
   const Problem problem(1, dx, w, {}, dy, g);
   const std::shared_ptr<const Plan> plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
