@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include <halftone/core/error.h>
 #include <halftone/core/quoted.h>
@@ -14,16 +15,41 @@ namespace halftone::lab {
 namespace {
 constexpr double early_confidence = 0.995;
 
-/// "+0.31": a share in percent, without the sign %.
-std::string points(double share) {
-  if (!std::isfinite(share)) return share < 0 ? "-inf" : "inf";
-  const std::string text = fixed(100 * share, 2);
-  return share >= 0 ? "+" + text : text;
+/// "+0.31": a difference, in percent or in the loss's units.
+std::string points(double difference, const Bound& bound) {
+  if (!std::isfinite(difference)) return difference < 0 ? "-inf" : "inf";
+  const std::string text =
+      bound.relative ? fixed(100 * std::expm1(difference), 2) : number(difference, 3);
+  return difference >= 0 ? "+" + text : text;
 }
 
-/// Without the zeros at its end: "0.5".
-std::string bound_text(double within) { return number(100 * within, 4) + " %"; }
+/// Without the zeros at its end: "0.5 %".
+std::string bound_text(const Bound& bound) {
+  return bound.relative ? number(100 * bound.value, 4) + " %" : number(bound.value, 4);
+}
+
+/// Returns the difference farthest from the median, if it is farther than 6 deviations; 0
+/// otherwise. The deviation is taken from the median distance, which a few do not change. Normal
+/// differences are that far in one gate of 1,000.
+double jump_in(std::span<const double> differences) {
+  if (differences.size() < 8) return 0;
+  const double middle = median({differences.begin(), differences.end()});
+  std::vector<double> distances;
+  for (const double x : differences) distances.push_back(std::abs(x - middle));
+  const auto farthest = std::size_t(std::ranges::max_element(distances) - distances.begin());
+  constexpr double deviations = 1.4826;  // of a normal number, in median distances
+  return distances[farthest] > 6 * deviations * median(distances) ? differences[farthest] : 0;
+}
 }  // namespace
+
+double Bound::difference(double loss, double reference) const {
+  if (!relative) return loss - reference;
+  const bool sensible = reference > 0 && (loss > 0 || std::isnan(loss));
+  return sensible ? std::log(loss / reference) : std::numeric_limits<double>::quiet_NaN();
+}
+double Bound::of_differences() const { return relative ? std::log1p(value) : value; }
+
+double unseen_share(int64_t pairs) { return 1 - std::pow(0.05, 1 / double(pairs)); }
 
 std::string_view name(Verdict verdict) {
   switch (verdict) {
@@ -46,7 +72,7 @@ Verdict verdict_of(Interval difference, double within) {
 Gate::Gate(double within, int64_t first, int64_t fixed)
     : within_(within), first_(fixed > 0 ? fixed : first), fixed_(fixed) {
   if (!(within > 0) || !std::isfinite(within) || first < 2 || fixed < 0 || fixed == 1)
-    fail<UsageError>("gate", "the bound is ", 100 * within, " %, ", first,
+    fail<UsageError>("gate", "the bound is ", within, ", ", first,
                      " pairs estimate the spread, and ", fixed,
                      " are fixed. Use a bound above 0 and at least 2 pairs.");
 }
@@ -65,42 +91,53 @@ GateAnswer Gate::answer(std::span<const double> differences) const {
   GateAnswer answer{.pairs = std::ssize(differences), .first = first_, .asked = asked_};
   answer.difference = two_stage_interval(differences, first_);
   answer.verdict = verdict_of(answer.difference, within_);
+  answer.jump = jump_in(differences);
   if (answer.verdict != Verdict::undecided || answer.pairs < first_) return answer;
   // A tenth of the bound is close enough to it: more pairs than that takes are not proposed.
   const double distance = std::abs(std::abs(answer.difference.mean) - within_);
   const double half = std::clamp(distance, within_ / 10, within_ / 2);
-  answer.would_decide =
-      std::max(answer.pairs + 1,
-               pairs_needed(deviation_of(differences.first(std::size_t(first_))), first_, half));
+  answer.would_decide = std::max(
+      answer.pairs + 1,
+      std::max(pairs_needed(deviation_of(differences.first(std::size_t(first_))), first_, half),
+               pairs_needed(deviation_of(differences), answer.pairs, half)));
   return answer;
 }
 
-std::string text_of(const GateAnswer& answer, double within) {
+std::string text_of(const GateAnswer& answer, const Bound& bound) {
   std::string text(name(answer.verdict));
   if (answer.verdict == Verdict::worse || answer.verdict == Verdict::better)
-    text += " by more than " + bound_text(within);
+    text += " by more than " + bound_text(bound);
   if (answer.pairs < 2)
     return text + ": " + std::to_string(answer.pairs) +
            " complete pairs, and an interval takes at least 2";
   const Interval& d = answer.difference;
-  text += ": " + points(d.mean) + " % [" + points(d.mean - d.half) + ", " +
-          points(d.mean + d.half) + "] at 95 %, " + std::to_string(answer.pairs) +
+  const std::string unit = bound.relative ? " %" : "";
+  text += ": " + points(d.mean, bound) + unit + " [" + points(d.mean - d.half, bound) + ", " +
+          points(d.mean + d.half, bound) + "] at 95 %, " + std::to_string(answer.pairs) +
           " paired seeds (" + std::to_string(std::min(answer.first, answer.pairs)) +
           " to estimate the spread, " + std::to_string(answer.asked) + " asked for)";
   if (answer.would_decide > 0)
     text += ", about " + std::to_string(answer.would_decide) + " would decide";
+  if (answer.jump != 0)
+    text += "\none pair differs by " + points(answer.jump, bound) + unit +
+            ", far from the others: the interval may be too narrow";
+  else if (answer.verdict == Verdict::equivalent && answer.pairs < 100)
+    text += "\njumps in up to " + fixed(100 * unseen_share(answer.pairs), 0) +
+            " % of the seeds may have been missed";
   return text;
 }
 
-double bound_of(std::string_view text) {
-  const std::string_view digits = text.substr(0, text.size() - text.ends_with('%'));
+Bound bound_of(std::string_view text) {
+  const bool relative = text.ends_with('%');
+  const std::string_view digits = text.substr(0, text.size() - relative);
   double value = 0;
   const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (!text.ends_with('%') || read.ec != std::errc() || read.ptr != digits.data() + digits.size() ||
-      !(value > 0) || !std::isfinite(value))
+  if (read.ec != std::errc() || read.ptr != digits.data() + digits.size() || !(value > 0) ||
+      !std::isfinite(value))
     fail<UsageError>("gate", "the bound is ", in_quotes(std::string(text)),
-                     ". Give a percentage above 0, for example 0.5%.");
-  return value / 100;
+                     ". Give a percentage above 0, for example 0.5%, or a difference in the loss's "
+                     "units, for example 0.01.");
+  return {relative ? value / 100 : value, relative};
 }
 
 }  // namespace halftone::lab

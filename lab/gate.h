@@ -16,13 +16,27 @@ enum class Verdict : uint8_t { equivalent, better, worse, undecided };
 /// "equivalent", "better", "worse", "undecided"
 std::string_view name(Verdict verdict);
 
+/// How much two losses may differ: relative (0.005: 0.5 %), or in the loss's units.
+struct Bound {
+  double value = 0.005;
+  bool relative = true;
+
+  /// Returns how a policy's loss differs from the reference's: log(loss / reference) if the bound
+  /// is relative. (The mean of ratios would be above 1 for equal policies, the more the losses
+  /// vary.) NaN for the ratio of losses that are not above 0, which says nothing.
+  double difference(double loss, double reference) const;
+  /// The bound of such differences.
+  double of_differences() const;
+};
+
 struct GateAnswer {
   Verdict verdict = Verdict::undecided;
-  Interval difference{};     // of the policy's loss from the reference's, relative
+  Interval difference{};     // of the policy's loss from the reference's, as Bound::difference()
   int64_t pairs = 0;         // that were trained
   int64_t first = 0;         // that estimated the spread
   int64_t asked = 0;         // that the spread, or the distance from the bound, demanded
   int64_t would_decide = 0;  // pairs for a decision, if there is none; 0 otherwise
+  double jump = 0;           // the difference farthest from the median; 0 if it is as usual
 };
 
 /// Equivalent: the interval is inside of -within to +within. Worse or better: it is beyond one of
@@ -32,7 +46,7 @@ Verdict verdict_of(Interval difference, double within);
 /// The decisions of a gate, apart from its trainings: how many pairs are needed, and when to stop.
 class Gate {
  public:
-  /// `within` > 0, relative (0.005: 0.5 %). `first` >= 2 pairs estimate the spread. With `fixed` >
+  /// `within` > 0: of differences. `first` >= 2 pairs estimate the spread. With `fixed` >
   /// 0 the gate asks for exactly as many pairs, and its interval is Student's. Throws UsageError
   /// for other numbers.
   Gate(double within, int64_t first, int64_t fixed = 0);
@@ -52,10 +66,17 @@ class Gate {
   int64_t first_, fixed_, asked_ = 0;
 };
 
-/// "equivalent: -0.08 % [-0.31, +0.15] at 95 %, 24 paired seeds (8 to estimate, 24 asked for)"
-std::string text_of(const GateAnswer& answer, double within);
+/// Returns the share of seeds with a rare large difference that this number of pairs misses in one
+/// gate of twenty: 1 - 0.05^(1 / pairs).
+double unseen_share(int64_t pairs);
 
-/// "0.5%" -> 0.005. Throws UsageError for a text without % and for numbers that are not above 0.
-double bound_of(std::string_view text);
+/// "equivalent: -0.08 % [-0.31, +0.15] at 95 %, 24 paired seeds (8 to estimate, 24 asked for)". For
+/// a difference far from the others, and for *equivalent* from few pairs, more lines say what that
+/// leaves open.
+std::string text_of(const GateAnswer& answer, const Bound& bound);
+
+/// "0.5%" -> 0.005, relative; "0.01" -> 0.01 in the loss's units. Throws UsageError for another
+/// text and for numbers that are not above 0.
+Bound bound_of(std::string_view text);
 
 }  // namespace halftone::lab

@@ -33,7 +33,7 @@ std::vector<double> differences_of(const std::vector<RunResult>& runs, const std
   for (const RunResult& own : runs)
     for (const RunResult& base : runs)
       if (own.policy == policy && base.policy == runs.front().policy && own.seed == base.seed)
-        shares.push_back(own.loss / base.loss - 1);
+        shares.push_back(relative_difference(own.loss, base.loss));
   return shares;
 }
 }  // namespace

@@ -51,6 +51,8 @@ Interval interval_of(const std::vector<double>& numbers) {
   return result;
 }
 
+double relative_difference(double loss, double base) { return (loss - base) / std::abs(base); }
+
 double deviation_of(std::span<const double> numbers) {
   const auto n = double(numbers.size());
   if (numbers.size() < 2) return std::numeric_limits<double>::infinity();
@@ -71,8 +73,11 @@ Interval two_stage_interval(std::span<const double> differences, int64_t first, 
   Interval result = interval_of({differences.begin(), differences.end()});
   const auto used = std::size_t(std::min<int64_t>(first, std::ssize(differences)));
   if (used < 2) return result;
-  result.half = student_quantile(int64_t(used) - 1, confidence) *
-                deviation_of(differences.first(used)) / std::sqrt(double(differences.size()));
+  const auto spread = [&](std::span<const double> some) {
+    return student_quantile(std::ssize(some) - 1, confidence) * deviation_of(some);
+  };
+  result.half = std::max(spread(differences.first(used)), spread(differences)) /
+                std::sqrt(double(differences.size()));
   return result;
 }
 

@@ -23,6 +23,9 @@ double student_quantile(int64_t freedom, double confidence = 0.95);
 /// Standard deviation with n - 1 in the denominator; infinite for fewer than two numbers.
 double deviation_of(std::span<const double> numbers);
 
+/// Returns (loss - base) / |base|: below 0 for the smaller loss, also if losses are negative.
+double relative_difference(double loss, double base);
+
 /// Returns Spearman's rank correlation of two lists of equal length, with mean ranks for equal
 /// numbers; NaN below two numbers.
 double spearman(const std::vector<double>& x, const std::vector<double>& y);
@@ -38,7 +41,9 @@ inline constexpr int64_t most_pairs = 1'000'000;
 /// deviation of the first sample of `first`; `most_pairs` if that is more.
 int64_t pairs_needed(double deviation, int64_t first, double half);
 
-/// Mean of all differences, and the half width that follows from the deviation of the `first` ones.
+/// Mean of all differences, and the half width that follows from the deviation of the `first` ones,
+/// or from that of all, whichever is larger: the first ones may have missed a rare large
+/// difference.
 Interval two_stage_interval(std::span<const double> differences, int64_t first,
                             double confidence = 0.95);
 

@@ -53,6 +53,11 @@ class TemporaryFolder {
   fs::path path_;
 };
 
+/// "0.14 %", or a number in the loss's units.
+std::string difference_text(double difference, const Bound& bound) {
+  return bound.relative ? fixed(100 * std::expm1(difference), 2) + " %" : number(difference, 3);
+}
+
 /// Losses of one seed under both policies, as far as they are known.
 struct Pair {
   std::optional<RunResult> policy{}, reference{};
@@ -61,10 +66,6 @@ struct Pair {
 
 double loss_of(const RunResult& run, const std::string& metric) {
   return metric == "validation" ? run.validation_loss : run.late_loss;
-}
-
-double difference_of(const Pair& pair, const std::string& metric) {
-  return loss_of(*pair.policy, metric) / loss_of(*pair.reference, metric) - 1;
 }
 
 class Pairs {
@@ -140,6 +141,16 @@ class Pairs {
     bool reference;
   };
 
+  double difference_of(const Pair& pair, const std::string& metric) const {
+    const double loss = loss_of(*pair.policy, metric), reference = loss_of(*pair.reference, metric);
+    const bool chosen = metric == options_.metric;
+    if (chosen && options_.within.relative && (loss <= 0 || reference <= 0))
+      fail<UsageError>("gate", "the losses from seed ", pair.policy->seed, " are ", loss, " and ",
+                       reference,
+                       ", and a bound in percent needs losses above 0. Give it in the loss's "
+                       "units, for example --within 0.01.");
+    return options_.within.difference(loss, reference);
+  }
   uint64_t seed_of(std::size_t pair) const { return options_.run.seeds.front() + pair; }
   const std::string& policy_of(bool reference) const {
     return reference ? options_.reference : options_.policy;
@@ -197,7 +208,7 @@ class Pairs {
     const auto left =
         double(std::ranges::count_if(pairs_, [](const Pair& p) { return !p.complete(); }));
     progress_ << "seed " << seed_of(run.pair) << ": "
-              << fixed(100 * difference_of(pair, options_.metric), 2) << " %";
+              << difference_text(difference_of(pair, options_.metric), options_.within);
     if (left > 0) progress_ << "; " << time_left(60 * minutes() / double(trained_) * left);
     progress_ << std::endl;
   }
@@ -219,8 +230,10 @@ int exit_of(Verdict verdict) {
                                        : exit_yes;
 }
 
-Json json_of(const Interval& d) {
-  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
+Json json_of(const Interval& d, const Bound& bound) {
+  const auto number = [&bound](double x) {
+    return std::isfinite(x) ? Json(bound.relative ? std::expm1(x) : x) : Json();
+  };
   return {{"mean", number(d.mean)},
           {"low", number(d.mean - d.half)},
           {"high", number(d.mean + d.half)}};
@@ -246,29 +259,34 @@ Json json_of(const GateOptions& options, const GateAnswer& answer, const Pairs& 
             {"workload", options.run.workload},
             {"steps", options.run.steps},
             {"metric", options.metric},
-            {"within", options.within},
-            {"difference", json_of(answer.difference)},
+            {"within", options.within.value},
+            {"relative", options.within.relative},
+            {"difference", json_of(answer.difference, options.within)},
             {"pairs", answer.pairs},
             {"first", answer.first},
             {"asked", answer.asked},
             {"would_decide", answer.would_decide},
+            {"unseen_share", answer.pairs > 0 ? Json(unseen_share(answer.pairs)) : Json()},
+            {"jump", answer.jump == 0
+                         ? Json()
+                         : Json(options.within.relative ? std::expm1(answer.jump) : answer.jump)},
             {"minutes", pairs.minutes()}};
   for (const char* metric : {"late-loss", "validation"})
     if (metric == std::string("late-loss") || pairs.has_validation())
-      json[metric] = json_of(interval_of(pairs.differences(metric)));
+      json[metric] = json_of(interval_of(pairs.differences(metric)), options.within);
   json["seeds"] = std::move(seeds);
   return json;
 }
 
-std::string interval_text(const Interval& d) {
-  return fixed(100 * d.mean, 2) + " % +- " + fixed(100 * d.half, 2) + " %";
+std::string interval_text(const Interval& d, const Bound& bound) {
+  return difference_text(d.mean, bound) + " +- " + difference_text(d.half, bound);
 }
 
 }  // namespace
 
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
              std::ostream& progress) {
-  Gate gate(options.within, options.first, options.pairs);
+  Gate gate(options.within.of_differences(), options.first, options.pairs);
   if (!(options.max_minutes > 0) || options.run.seeds.size() != 1)
     fail<UsageError>("gate", options.max_minutes, " minutes and ", options.run.seeds.size(),
                      " first seeds. Use more than 0 minutes, and one seed.");
@@ -302,7 +320,8 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
   if (diverged) words << "the policy's loss is not finite from at least one seed\n";
   const std::string other = options.metric == "validation" ? "late-loss" : "validation";
   if (answer.pairs > 1 && (other == "late-loss" || pairs.has_validation()))
-    words << "by " << other << ": " << interval_text(interval_of(pairs.differences(other))) << '\n';
+    words << "by " << other << ": "
+          << interval_text(interval_of(pairs.differences(other)), options.within) << '\n';
   write_json(options.json, json_of(options, answer, pairs).dump(1) + "\n");
   return exit_of(answer.verdict);
 }
@@ -319,7 +338,9 @@ Work add_gate(CLI::App& app, const Context& context) {
   add_policy(app, gate.policy);
   app.add_option("--reference", gate.reference, "the policy it is compared with")
       ->capture_default_str();
-  app.add_option("--within", options->within, "bound on the relative difference of the losses")
+  app.add_option(
+         "--within", options->within,
+         "bound on the difference of the losses: 0.5% is relative, 0.01 is in the loss's units")
       ->capture_default_str();
   app.add_option("--metric", gate.metric,
                  "late-loss (mean of the last tenth of the steps) or validation")

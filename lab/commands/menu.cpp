@@ -198,7 +198,7 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
     fail<UsageError>("search", "a gate is asked for, but no file for the policy. Add --out.");
   if (!command.seeds.empty() && command.out.empty())
     fail<UsageError>("search", "trainings are asked for, but no file for the policy. Add --out.");
-  const double within = command.gate.empty() ? 0 : bound_of(command.gate);
+  const Bound within = command.gate.empty() ? Bound{} : bound_of(command.gate);
   std::vector<std::filesystem::path> files;
   for (const double bits : command.bits) {
     files.push_back(command.out.empty() ? "" : file_of_budget(command.out, bits));

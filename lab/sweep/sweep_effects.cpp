@@ -96,7 +96,8 @@ std::string effects_of(const std::vector<Axis>& axes, const std::vector<Cell>& c
   // The relative change of a cell's loss from its loss with the baseline's value on that axis.
   const auto usual = [&](std::size_t axis) { return Choice{axis, baseline.places[axis]}; };
   const auto change = [&](const Places& places, std::size_t axis, uint64_t seed) {
-    return losses.at({places, seed}) / losses.at({with(places, usual(axis)), seed}) - 1;
+    return relative_difference(losses.at({places, seed}),
+                               losses.at({with(places, usual(axis)), seed}));
   };
   // Over the seeds, the mean of a value over the cells that have all of some choices.
   const auto mean_over_cells = [&](std::initializer_list<Choice> all, auto value) {

@@ -59,6 +59,10 @@ void read_choice(const JsonValue& value, Scaling& scaling) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     scaling.targets[i] = float(targets[i].number());
     if (!(scaling.targets[i] > 0)) targets[i].refuse("a number of a choice must be positive.");
+    if (std::find(scaling.targets.begin(), scaling.targets.begin() + std::ptrdiff_t(i),
+                  scaling.targets[i]) != scaling.targets.begin() + std::ptrdiff_t(i))
+      targets[i].refuse("this has no effect: the choice has ", scaling.targets[i],
+                        " twice. Leave it out.");
   }
   const auto by = value.find("by");
   if (by) scaling.error = *scale_error_named(errors[by->word(errors)]);
@@ -75,6 +79,10 @@ void read_fit(const JsonValue& value, const JsonValue& whole, float max, Scaling
   if (whole.find("choose"))
     value.refuse("\"choose\" says which scales a block tries. Leave one out.");
   require_default(whole, "rule", scaling.rule == ScaleRule::floor, "scales without \"fit\"");
+  if (!std::isfinite(2 * max))
+    value.refuse(
+        "a fit tries twice the format's largest number, ", max,
+        ", which is above f32's range. Leave it out: a block of such a format needs no scale.");
   const bool powers = scaling.scale_format == formats::e8m0;
   const std::vector<float> factors =
       powers ? std::vector<float>{1, 2}
@@ -238,6 +246,10 @@ static Clip clip_in(const JsonValue& value) {
   if (const auto quantile = value.find("quantile")) clip.quantile = quantile->number();
   if (!clip.any()) value.refuse("\"rms\" or \"quantile\" is missing.");
   checked_at(value, [&] { check_clip("clip", clip); });
+  // No number is above the largest one, and one of 2^40 numbers is at most 2^20 root mean squares.
+  if (clip.quantile == 1.0 || clip.rms > 0x1p20)
+    value.refuse("this has no effect: it clips no number. Leave it out, or choose less, such as ",
+                 clip.rms ? "4." : "0.999.");
   return clip;
 }
 

@@ -254,6 +254,28 @@ TEST_CASE("quantize: infinity, NaN and saturation") {
         57344.0f * (1 / 1000.0f));
 }
 
+TEST_CASE("quantize: blocks whose scale is subnormal") {
+  for (const int64_t columns : {16, 600, 1000})
+    for (const NumberFormat& grid : {formats::bf16, formats::tf32, formats::e5m2, formats::e4m3})
+      for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic, Rounding::up})
+        for (const float largest : {3.8595836e-06f, 1e-6f, 3e-38f, 1e-40f, 2e-45f}) {
+          std::vector<float> values(std::size_t(columns), 0.0f);
+          values[0] = -largest, values[1] = largest / 3, values[5] = largest;
+          Quantizer q{.grid = grid, .rounding = rounding, .scaling = Scaling::per_block(1, 1000)};
+          q.scaling.scale_format = formats::f32;
+          const auto on = [&](const char* backend) {
+            const CpuBackendScope scope(backend);
+            manual_seed(4);
+            return quantize(from_vector(values, {1, columns}, f32), q).to_vector<float>();
+          };
+          CAPTURE(columns);
+          CAPTURE(largest);
+          const std::vector<float> wanted = on("reference");
+          CHECK(bits_of(on("cpu")) == bits_of(wanted));
+          for (const float y : wanted) CHECK(std::isfinite(y));
+        }
+}
+
 TEST_CASE("quantize: layouts do not matter") {
   const Tensor x = from_vector(awkward(4 * 6 * 5 * 32, 10, false), {4, 6, 5, 32});
   for (const Quantizer& plain : scalings())

@@ -52,6 +52,17 @@ TEST_CASE("formats and quantizers") {
         "/quantizers/q/scaling: a quantizer has no entry \"scaling\". Did you mean \"scale\"?");
 }
 
+TEST_CASE("entries of quantizers without effect") {
+  for (const char* format : {"bf16", "tf32", "e8m5"})
+    CHECK(contains(refusal_of_quantizer(R"("format": ")" + std::string(format) +
+                                        R"(", "scale": {"per": "block", "block": [1, 32],
+                                            "format": "f32", "fit": "mse"})"),
+                   "/quantizers/q/scale/fit: a fit tries twice the format's largest number, "));
+  for (const char* clip : {R"({"quantile": 1.0})", R"({"rms": 1e300})", R"({"rms": 2e6})"})
+    CHECK(refusal_of_quantizer(R"("format": "e2m1", "clip": )" + std::string(clip))
+              .starts_with("/quantizers/q/clip: this has no effect: it clips no number. "));
+}
+
 TEST_CASE("formats without a sign bit are for scales") {
   CHECK(refusal_of_rule(R"("weight": "ue4m3")") ==
         "/rules/0/weight: ue4m3 has no sign bit, and tensors have negative numbers. Use it for a "
@@ -150,6 +161,8 @@ TEST_CASE("parts of a quantizer") {
   const std::string at = "/quantizers/q/scale/",
                     two_level = R"("format": "e4m3", "tensor_level": true, )";
   CHECK(refusal_of_scale(R"("choose": {"from": [6, 4], "by": "mse"})") == "accepted");
+  CHECK(refusal_of_scale(R"("choose": {"from": [6, 6], "by": "mse"})") ==
+        at + "choose/from/1: this has no effect: the choice has 6 twice. Leave it out.");
   CHECK(refusal_of_scale(R"("choose": [6, 4])") ==
         at + "choose: a choice is an object, got a list.");
   CHECK(contains(refusal_of_scale(R"("choose": {"by": "mse"})"), at + "choose: \"from\", a list"));

@@ -63,8 +63,8 @@ static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, Ran
     }
   if (rounding != Rounding::stochastic && !divides)
     return quantize_piece<rounding, wide>(numbers.grid, scale, mask, nullptr, x, y, n);
-  // A block with a divisor has only finite numbers, and its quotients are finite, so they can
-  // replace x.
+  // A block with a divisor has only finite numbers, so their quotients can replace x. A subnormal
+  // divisor, rounded down, makes the largest quotient infinite: then it is the largest number.
   const Scale after{divides ? 1 : scale.in, scale.out, scale.tail};
   uint32_t words[4 * lanes];
   float quotients[4 * lanes];
@@ -74,7 +74,11 @@ static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, Ran
     if (rounding == Rounding::stochastic)
       random_words(key.seed, key.offset + (first + uint64_t(i)) / 4, words);
     if (divides)
-      for (int64_t k = 0; k < count; ++k) quotients[k] = x[i + k] / scale.in;
+      for (int64_t k = 0; k < count; ++k) {
+        constexpr float largest = std::numeric_limits<float>::max();
+        const float quotient = x[i + k] / scale.in;
+        quotients[k] = quotient > largest ? largest : quotient < -largest ? -largest : quotient;
+      }
     quantize_piece<rounding, wide>(numbers.grid, after, mask, words + skipped,
                                    divides ? quotients : x + i, y + i, count);
     i += count;
