@@ -127,6 +127,23 @@ std::vector<double> ReportGroup::numbers(const std::string& name) const {
   return result;
 }
 
+std::vector<double> ReportGroup::numbers_beside(const std::vector<const ReportGroup*>& groups,
+                                                const std::string& name) const {
+  const auto has = [&](const ReportGroup& group, const auto& seed) {
+    return std::ranges::any_of(group.runs, [&](const ReportRun& run) {
+      return run.seed == seed && run.summary.numbers.contains(name);
+    });
+  };
+  std::vector<double> shared;
+  for (const ReportRun& run : runs)
+    if (run.summary.numbers.contains(name) &&
+        std::ranges::all_of(groups, [&](const ReportGroup* group) {
+          return group->is_file || group->numbers(name).empty() || has(*group, run.seed);
+        }))
+      shared.push_back(run.summary.numbers.at(name));
+  return shared.empty() ? numbers(name) : shared;
+}
+
 std::vector<double> ReportGroup::paired(const ReportGroup& base, const std::string& name) const {
   std::vector<double> result;
   for (const ReportRun& run : runs) {

@@ -55,7 +55,11 @@ struct ReportGroup {
   const ReportTensor* tensor(const std::string& site, policy::Role role) const;
   /// Returns one number of the summaries, from each run that has it.
   std::vector<double> numbers(const std::string& name) const;
-  /// Returns value(run) - value(run of the same seed in `base`), divided by the latter.
+  /// The same from the runs whose seeds all of these groups have, so that means of several groups
+  /// compare; from all runs if there is no such seed.
+  std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
+                                     const std::string& name) const;
+  /// Returns value(run) - value(run of the same seed in `base`), divided by the latter's magnitude.
   std::vector<double> paired(const ReportGroup& base, const std::string& name) const;
 };
 

@@ -125,7 +125,8 @@ struct Definition {
 constexpr Definition definitions[] = {
     {"final-loss", "final loss",
      "The validation loss, if the workload has validation data; otherwise the mean loss of the "
-     "last tenth of the steps. Then the mean over the seeds."},
+     "last tenth of the steps. Then the mean over the seeds that all policies have, or over a "
+     "policy's own if there is no such seed."},
     {"paired", "against a policy",
      "(loss - its loss) / its loss for each seed that both have. The mean over the seeds and its "
      "95 % interval, mean ± t s / √n with Student's t."},

@@ -243,7 +243,7 @@ std::string summary_panel(const ReportData& data) {
                       2);
     for (const ReportGroup* group : groups) {
       if (group->is_file) continue;
-      const std::vector<double> losses = group->numbers("loss");
+      const std::vector<double> losses = group->numbers_beside(groups, "loss");
       const auto hash = [&](const char* name) {
         const auto& texts = group->runs.front().summary.texts;
         const auto found = texts.find(name);

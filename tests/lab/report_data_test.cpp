@@ -188,6 +188,19 @@ TEST_CASE("a folder without a summary is a policy by its name, and has no seed")
 
 // --- numbers
 
+TEST_CASE("numbers beside other groups: of the seeds that all have") {
+  Runs runs;
+  for (const int seed : {0, 1, 2}) runs.add(summary_of("fp32", seed, 2 + seed));
+  for (const int seed : {1, 2, 3}) runs.add(summary_of("amp-bf16", seed, 2.5 + seed));
+  runs.add(summary_of("full-bf16", 9, 7));
+  const ReportData data = runs.data();
+  const std::vector<const ReportGroup*> two{&data.groups[0], &data.groups[1]};
+  CHECK(data.groups[0].numbers_beside(two, "loss") == Numbers{3, 4});
+  CHECK(data.groups[1].numbers_beside(two, "loss") == Numbers{3.5, 4.5});
+  const std::vector<const ReportGroup*> all{two[0], two[1], &data.groups[2]};
+  CHECK(data.groups[0].numbers_beside(all, "loss") == Numbers{2, 3, 4});
+}
+
 TEST_CASE("numbers: of all runs that have them") {
   Runs runs;
   runs.add(summary_of("a", 0, 2)), runs.add(with(summary_of("a", 1), "/loss", nullptr));
