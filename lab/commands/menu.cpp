@@ -225,11 +225,14 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
     name_point(point, command, files[i]);
     files::replace("search", files[i], policy::write(point.policy));
   }
-  words << table
-        << "bits: the mean of the operands' elements, weighted by the products' floating-point "
-           "operations\n";
+  words
+      << table
+      << "bits: the mean of the operands' elements, weighted by the products' floating-point "
+         "operations\npredictions are of first order: on steep problems the measured change of the "
+         "loss is many times larger\n";
   const Json json{{"format", 1}, {"menu", json_of(ranking.menu)}, {"points", list}};
   write_json(command.of.json, json.dump(1) + "\n");
+  if (!command.out.empty()) files::replace("search", record_of(command.out), json.dump(1) + "\n");
   if (!command.seeds.empty() && !command.out.empty()) {
     RunOptions run_options{.workload = command.of.workload,
                            .policies = {command.of.policy},

@@ -100,7 +100,8 @@ std::string bits_and_losses(const std::vector<const ReportGroup*>& groups,
   plot.x.label = "mean bits of weights, inputs and gradients of results", plot.y.label = "loss";
   std::vector<svg::Point> all;
   for (const ReportGroup* group : groups) {
-    const svg::Point point{bits_of(*group), interval_of(group->numbers_beside(groups, "loss")).mean};
+    const svg::Point point{bits_of(*group),
+                           interval_of(group->numbers_beside(groups, "loss")).mean};
     if (!std::isfinite(point.x) || !std::isfinite(point.y)) continue;
     all.push_back(point);
     plot.curves.push_back({.name = names.of(*group), .points = {point}, .style = group->style});

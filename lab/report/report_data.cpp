@@ -185,7 +185,7 @@ ReportData read_report_data(const ReportOptions& options) {
     const nlohmann::json file = read_json_document("report", path);
     if (is_strategy_list(file)) data.strategies.push_back(path);
     else if (!file.is_object()) static_cast<void>(read_json("report", path));  // throws
-    else if (file.contains("candidates")) data.searches.push_back(path);
+    else if (file.contains("candidates") || file.contains("points")) data.searches.push_back(path);
     else if (file.contains("rows")) data.comparisons.push_back(path);
     else if (options.paths.size() > 1)
       data.notes.push_back(path.string() + ": neither a comparison nor a search.");

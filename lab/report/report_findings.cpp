@@ -89,9 +89,24 @@ std::string frontier_plot(const json& file, const std::vector<const json*>& cand
   return plot.curves.empty() ? "" : figures({svg::draw(plot)});
 }
 
+/// The policies of a search among a menu's formats, one for each budget of bits.
+std::string menu_of(const json& file) {
+  html::Table table({"budget", "bits", defined("added", "added"), "predicted", "changes loss",
+                     "predicted, ±", "file"},
+                    1);
+  for (const json& point : array_in(file, "points"))
+    if (point.is_object() && table.rows() < 100)
+      table.row({number_in(point, "budget") ? number_text(point, "budget") : "for all",
+                 number_text(point, "bits"), number_text(point, "added"),
+                 number_text(point, "predicted"), number_text(point, "loss_change"),
+                 number_text(point, "predicted_loss_change"), short_text(point, "file", 80)});
+  return table.text();
+}
+
 std::string search_of(const std::filesystem::path& path) {
   constexpr std::size_t most_rows = 100;
   const json file = read_json("report", path);
+  if (file.contains("points")) return menu_of(file);
   std::vector<const json*> candidates;
   for (const json& candidate : array_in(file, "candidates"))
     if (candidate.is_object()) candidates.push_back(&candidate);

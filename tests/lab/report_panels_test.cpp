@@ -300,6 +300,22 @@ TEST_CASE("searches: candidates by error, what was chosen or refused, missing nu
   CHECK(tables[0][3] == Cells{"none", "-", "-", "-", "-", "-", "-", "no kernel"});
 }
 
+TEST_CASE("searches among a menu's formats: a row for each budget") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "x.search.json";
+  write_file(path, R"({"menu": {}, "points": [3,
+      {"budget": 6, "bits": 5.5, "added": 0.25, "predicted": 0.125, "loss_change": 0.5,
+       "predicted_loss_change": 0.0625, "file": "x-6bits.json"},
+      {"budget": null, "bits": 4.5, "file": null}]})");
+  ReportData data;
+  data.searches.push_back(path);
+  const auto tables = tables_of(lab::search_panel(data));
+  REQUIRE(tables.size() == 1);
+  REQUIRE(tables[0].size() == 3);
+  CHECK(tables[0][1] == Cells{"6", "5.5", "0.25", "0.125", "0.5", "0.0625", "x-6bits.json"});
+  CHECK(tables[0][2] == Cells{"for all", "4.5", "-", "-", "-", "-", ""});
+}
+
 TEST_CASE("comparisons: rows that say something, the first that deviates marked wherever it is") {
   const TemporaryDirectory directory;
   const auto path = directory / "compare.json";

@@ -255,6 +255,7 @@ TEST_CASE("broken files are told or left out, and never end the program") {
          R"({"seed":1e300,"loss":-1e308,"steps":{},"bytes_at_peak":{"parameter":"x","a":1e308,"b":1e308}})",
          R"({"sites":[1,null,{"site":5},{"site":"x","roles":[]},{"site":"y","roles":{"input":1}}]})",
          R"({"rows":[1,{"site":[],"rounding":1e308},{"local":5}],"first":-1,"policy":{}})",
+         R"({"points":[1,{"bits":"x","file":[]},{"budget":1e308,"file":"x.json"}]})",
          R"({"candidates":[1,{"error":"x","bytes":1e308},{"error":-1e308,"bytes":-1e308}],"frontier":[{}],"chosen":{}})"}) {
       write_file(run / file, text);
       CAPTURE(text);
