@@ -37,12 +37,13 @@ using Clock = std::chrono::steady_clock;
 /// Collects the losses and times of steps, and the results of a probe.
 class Watcher final : public train::Callback {
  public:
-  Watcher(int64_t every, int64_t trace) : every_(every) {
-    if (trace > 0) tracer = std::make_shared<Tracer>(trace);
+  explicit Watcher(const RunOptions& options)
+      : probe_options_{.every = options.probe, .first = options.probe_from} {
+    if (options.trace > 0) tracer = std::make_shared<Tracer>(options.trace);
   }
   void on_fit_start(train::Trainer& trainer) override {
     if (tracer) observation_.emplace("run", trainer.training(), tracer);
-    if (every_ > 0) probe_.emplace(trainer.training(), policy::ProbeOptions{.every = every_});
+    if (probe_options_.every > 0) probe_.emplace(trainer.training(), probe_options_);
   }
   void on_batch_start(train::Trainer&, data::Batch& batch) override {
     began_ = Clock::now();
@@ -69,7 +70,7 @@ class Watcher final : public train::Callback {
   std::shared_ptr<Tracer> tracer{};
 
  private:
-  int64_t every_;
+  policy::ProbeOptions probe_options_;
   std::optional<policy::Probe> probe_{};
   std::optional<policy::Observation> observation_{};
   Clock::time_point began_{};
@@ -118,6 +119,7 @@ policy::Json summary_of(const RunOptions& options, const RunResult& result,
                               {"skipped_steps", result.skipped},
                               {"weights_hash", result.weights_hash},
                               {"probe", options.probe},
+                              {"probe_from", options.probe_from},
                               {"environment", train::environment_of({})}});
   policy::Json memory;
   const MemoryReport report = memory_report();
@@ -148,7 +150,7 @@ std::string short_name(const std::string& policy) {
 /// Returns the result of an earlier finished run; nullopt if there is none. Throws UsageError if
 /// its settings differ.
 std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
-                                      const policy::Json& settings, int64_t probe, int64_t trace) {
+                                      const policy::Json& settings, const RunOptions& options) {
   auto done = finished_run("run", folder, run.policy, run.seed);
   if (!done) return {};
   require_finished_run("run", folder);
@@ -160,13 +162,16 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
     fail<UsageError>("run", "the run in ", folder.string(), portable_bits() ? " has no" : " has",
                      " portable bits. Choose another folder, or remove it.");
   std::vector<std::string> others = differences(there, settings);
-  if (const policy::Json probed = summary.value("probe", policy::Json());
-      probe > 0 && probed != probe)
-    others.push_back(
-        "probe: " + probed.dump(-1, ' ', false, policy::Json::error_handler_t::replace) +
-        " there, " + std::to_string(probe) + " here");
-  if (trace > 0 && !std::filesystem::exists(folder / "trace.jsonl"))
-    others.push_back("trace: none there, " + std::to_string(trace) + " here");
+  const auto require = [&](const char* name, const policy::Json& there, int64_t here) {
+    if (options.probe > 0 && there != here)
+      others.push_back(std::string(name) + ": " +
+                       there.dump(-1, ' ', false, policy::Json::error_handler_t::replace) +
+                       " there, " + std::to_string(here) + " here");
+  };
+  require("probe", summary.value("probe", policy::Json()), options.probe);
+  require("probe_from", summary.value("probe_from", policy::Json(0)), options.probe_from);
+  if (options.trace > 0 && !std::filesystem::exists(folder / "trace.jsonl"))
+    others.push_back("trace: none there, " + std::to_string(options.trace) + " here");
   if (!others.empty())
     fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
                      policy::printable(others.front()), ". Choose another folder, or remove it.");
@@ -237,7 +242,7 @@ Prepared prepared(const RunOptions& options, const std::vector<NamedWorkload>& o
                                          p.validation ? &*p.validation : nullptr, options.steps));
   p.settings["from"] = from;
   if (p.folder.empty()) return p;
-  p.done = done_already(p.folder, p.result, p.settings, options.probe, options.trace);
+  p.done = done_already(p.folder, p.result, p.settings, options);
   if (p.done || options.set_aside) return p;
   if (const auto left = train::left_by_training(p.folder); !left.empty())
     fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ", p.folder.string(),
@@ -259,7 +264,7 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
                                  const policy::PolicyFile& file) {
   RunResult& result = p.result;
   const bool files = !p.folder.empty();
-  const auto watcher = std::make_shared<Watcher>(options.probe, options.trace);
+  const auto watcher = std::make_shared<Watcher>(options);
   train::Trainer trainer(p.work.task, *p.optimizer,
                          {.strategy = strategy_for(file, result.seed),
                           .max_steps = options.steps,
@@ -323,7 +328,8 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
                      ". A trace needs --out, and no probe: one observer watches at a time.");
   if (options.steps > most_steps)
     fail<UsageError>("run", "there are ", options.steps, " steps. Use at most ", most_steps, ".");
-  if (options.steps < 1 || options.probe < 0 || options.policies.empty() || options.seeds.empty())
+  if (options.steps < 1 || options.probe < 0 || options.probe_from < 0 ||
+      options.policies.empty() || options.seeds.empty())
     fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
                      " seeds, ", options.steps, " steps, a probe every ", options.probe,
                      ". Use at least one of each, and a probe every 0 (none) or more steps.");

@@ -23,8 +23,9 @@ struct RunOptions {
   std::vector<std::string> policies{};  // files, or names of strategies
   std::vector<uint64_t> seeds{0};
   int64_t steps = 300;
-  int64_t probe = 0;  // telemetry every n steps; 0: none
-  int64_t trace = 0;  // hashes of all tensors every n steps, for `diff`; 0: none
+  int64_t probe = 0;       // telemetry every n steps; 0: none
+  int64_t probe_from = 0;  // its first step: delayed scales need one to begin
+  int64_t trace = 0;       // hashes of all tensors every n steps, for `diff`; 0: none
   Choices choices{};
   std::filesystem::path out{};  // a folder per run; empty: no files
   bool set_aside = false;       // moves the files of an unfinished run in the folder to old-1/

@@ -103,6 +103,10 @@ void add_training(CLI::App& app, RunOptions& options, const Context& context) {
   app.add_option("--probe", options.probe, "telemetry every n steps; 0: none")
       ->capture_default_str()
       ->check(whole_number(0, most_steps));
+  app.add_option("--probe-from", options.probe_from,
+                 "first step of the telemetry; 1 leaves out the step in which delayed scales begin")
+      ->capture_default_str()
+      ->check(whole_number(0, most_steps));
   add_choices(app, options.choices);
 }
 

@@ -148,15 +148,16 @@ class Sweep {
   /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
-    require_same_settings("sweep", run.out / "sweep.json",
-                          {{"workload", run.workload},
-                           {"steps", run.steps},
-                           {"probe", run.probe},
-                           {"portable_bits", portable_bits()},
-                           {"lr", run.choices.lr},
-                           {"optimizer", run.choices.optimizer},
-                           {"schedule", run.choices.schedule},
-                           {"from", run.choices.from.string()}});
+    nlohmann::json settings{{"workload", run.workload},
+                            {"steps", run.steps},
+                            {"probe", run.probe},
+                            {"portable_bits", portable_bits()},
+                            {"lr", run.choices.lr},
+                            {"optimizer", run.choices.optimizer},
+                            {"schedule", run.choices.schedule},
+                            {"from", run.choices.from.string()}};
+    if (run.probe_from > 0) settings["probe_from"] = run.probe_from;
+    require_same_settings("sweep", run.out / "sweep.json", settings);
   }
 
   static void require_same_policy(const Task& task) {
@@ -178,12 +179,13 @@ class Sweep {
 
   std::vector<std::string> command_of(const Task& task) const {
     std::vector<std::string> words{
-        "run",        task.policy.string(),
-        "--workload", task.cell->workload(options_.run.workload),
-        "--seeds",    std::to_string(task.seed),
-        "--probe",    std::to_string(options_.run.probe),
-        "--threads",  std::to_string(std::max(1, cpu_threads() / options_.jobs)),
-        "--out",      options_.run.out.string()};
+        "run",          task.policy.string(),
+        "--workload",   task.cell->workload(options_.run.workload),
+        "--seeds",      std::to_string(task.seed),
+        "--probe",      std::to_string(options_.run.probe),
+        "--probe-from", std::to_string(options_.run.probe_from),
+        "--threads",    std::to_string(std::max(1, cpu_threads() / options_.jobs)),
+        "--out",        options_.run.out.string()};
     const auto add = [&](const std::string& name, const std::string& value) {
       words.push_back(name), words.push_back(value);
     };
