@@ -71,6 +71,21 @@ TEST_CASE("a run does not write after the log of one that was killed") {
   CHECK(std::filesystem::exists(path / "summary.json"));
 }
 
+TEST_CASE("a run's telemetry begins at a step, and an earlier run must have begun there") {
+  const TemporaryDirectory directory;
+  lab::RunOptions options{.workload = "small", .policies = {"amp-bf16"}, .seeds = {3}, .steps = 6};
+  options.probe = 2, options.probe_from = 1, options.out = directory.path();
+  std::ostringstream progress;
+  lab::run(options, small(), progress);
+  const std::string lines = read_file(directory / "small-amp-bf16-3/probe.jsonl");
+  for (int step = 0; step < 6; ++step)
+    CHECK(contains(lines, "\"step\":" + std::to_string(step) + ",") == (step % 2 == 1));
+  lab::run(options, small(), progress);
+  options.probe_from = 0;
+  CHECK(contains(message_of<UsageError>([&] { lab::run(options, small(), progress); }),
+                 "probe_from: 1 there, 0 here"));
+}
+
 TEST_CASE("a run says what it was, and its folder repeats it") {
   const Folder run({.probe = 2, .choices = {.lr = 0.03, .optimizer = "sgd", .schedule = "cosine"}});
   for (const std::string_view field : lab::identity_fields()) {
