@@ -48,9 +48,24 @@ Attributes window_of(const Step& step, const PoolGeometry& g, bool ceil_mode) {
   return {attribute("kernel_shape", list_of(g.kernel)), attribute("strides", list_of(g.stride)),
           attribute("pads", pads_of(g.padding)), attribute("ceil_mode", int64_t(ceil_mode))};
 }
+/// Runtimes disagree about ceil_mode, so the padding after the image is what the last window needs.
+/// Maxima ignore padding. Returns nullopt if it is a whole window, which runtimes refuse.
+std::optional<Attributes> padded_window(const Step& step, const PoolGeometry& g) {
+  std::vector<int64_t> pads = pads_of(g.padding);
+  for (std::size_t d : {0u, 1u}) {
+    const int64_t needed = (step.output().size(int64_t(2 + d)) - 1) * g.stride[d] +
+                           (g.kernel[d] - 1) * g.dilation[d] + 1;
+    pads[2 + d] = std::max<int64_t>(needed - step.tensor(0).size(int64_t(2 + d)) - g.padding[d], 0);
+    if (pads[2 + d] >= g.kernel[d]) return std::nullopt;
+  }
+  return Attributes{attribute("kernel_shape", list_of(g.kernel)),
+                    attribute("strides", list_of(g.stride)), attribute("pads", pads)};
+}
 void max_pool(const Step& step) {
   const MaxPool2d& op = step.op<MaxPool2d>();
-  Attributes attributes = window_of(step, op.geometry, op.ceil_mode);
+  std::optional<Attributes> padded;
+  if (op.ceil_mode) padded = padded_window(step, op.geometry);
+  Attributes attributes = padded ? *padded : window_of(step, op.geometry, op.ceil_mode);
   attributes.push_back(attribute("dilations", list_of(op.geometry.dilation)));
   step.result(step.node("MaxPool", {step.wide_input(0)}, attributes));
 }
