@@ -16,24 +16,19 @@ Attributes geometry_of(const ConvGeometry& g) {
   return {attribute("strides", list_of(g.stride)), attribute("pads", pads_of(g.padding)),
           attribute("dilations", list_of(g.dilation)), attribute("group", g.groups)};
 }
-Value bias_of(const Step& step) { return step.has(2) ? step.input(2) : Value{}; }
-/// Convolutions in bf16 exist from opset 22 on.
-void need_opset(const Step& step) {
-  if (step.input(0).dtype == bf16) step.graph().need_opset(22);
-}
+Value bias_of(const Step& step) { return step.has(2) ? step.runnable_input(2) : Value{}; }
 
 void conv(const Step& step) {
-  need_opset(step);
-  step.result(step.node("Conv", {step.input(0), step.input(1), bias_of(step)},
+  step.result(step.node("Conv", {step.runnable_input(0), step.runnable_input(1), bias_of(step)},
                         geometry_of(step.op<Conv2d>().geometry)));
 }
 void conv_transpose(const Step& step) {
-  need_opset(step);
   const ConvTranspose2d& op = step.op<ConvTranspose2d>();
   Attributes attributes = geometry_of(op.geometry);
   attributes.push_back(attribute("output_padding", list_of(op.output_padding.array())));
-  step.result(
-      step.node("ConvTranspose", {step.input(0), step.input(1), bias_of(step)}, attributes));
+  step.result(step.node("ConvTranspose",
+                        {step.runnable_input(0), step.runnable_input(1), bias_of(step)},
+                        attributes));
 }
 
 Attributes window_of(const Step& step, const PoolGeometry& g, bool ceil_mode) {
