@@ -123,7 +123,11 @@ void Training::save(const std::filesystem::path& path) const {
 void Training::load(const std::filesystem::path& path, Convert convert) {
   const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
   NamedTensors state;
-  const auto read = [&] { state = nn::load_safetensors(path).tensors; };
+  const auto read = [&] {
+    SafetensorsFile file = nn::load_safetensors(path);
+    file.require_all();
+    state = std::move(file.tensors);
+  };
   core_->route->on_rank_0("a state to load", read);
   load_state_dict(state, convert);
 }

@@ -27,9 +27,22 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   }
   return row.back();
 }
+/// Words of other programs for strategies. By letters "fp16" is nearest to "fp64".
+constexpr struct {
+  std::string_view word, name;
+} other_words[]{{"16", "amp-fp16"},      {"fp16", "amp-fp16"},     {"f16", "amp-fp16"},
+                {"float16", "amp-fp16"}, {"half", "amp-fp16"},     {"16-mixed", "amp-fp16"},
+                {"bf16", "amp-bf16"},    {"bfloat16", "amp-bf16"}, {"bf16-mixed", "amp-bf16"},
+                {"32", "fp32"},          {"f32", "fp32"},          {"float32", "fp32"},
+                {"float", "fp32"},       {"32-true", "fp32"},      {"64", "fp64"},
+                {"f64", "fp64"},         {"float64", "fp64"},      {"double", "fp64"},
+                {"64-true", "fp64"},     {"16-true", "o3-fp16"},   {"bf16-true", "full-bf16"}};
 }  // namespace
 
 std::string suggestion(std::string_view given, std::span<const std::string_view> known) {
+  for (const auto& [word, name] : other_words)
+    if (word == given && std::ranges::find(known, name) != known.end())
+      return "Did you mean \"" + std::string(name) + "\"?";
   constexpr std::size_t longest = 200;  // of a mistyped name; the time is its square
   const auto nearest = given.size() > longest
                            ? known.end()

@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -37,13 +39,27 @@ const FileDType& file_dtype_of(DType dtype) {
 /// Returns the bytes of an entry by its shape and dtype. Sizes of 0 count as 1, so that the strides
 /// cannot overflow either.
 uint64_t check_bytes(const Entry& entry, const std::string& path) {
-  int64_t bytes = int64_t(entry.dtype->bytes);
+  int64_t bits = int64_t(entry.dtype->bits);
   bool overflow = false;
   for (const uint64_t size : entry.shape)
-    overflow |= __builtin_mul_overflow(bytes, std::max<uint64_t>(size, 1), &bytes);
+    overflow |= __builtin_mul_overflow(bits, std::max<uint64_t>(size, 1), &bits);
   if (overflow)
     malformed(path, "the shape of tensor ", in_quotes(entry.name), " overflows 64 bits");
-  return std::ranges::find(entry.shape, 0u) == entry.shape.end() ? uint64_t(bytes) : 0;
+  if (std::ranges::find(entry.shape, 0u) != entry.shape.end()) return 0;
+  if (bits % 8 != 0)
+    malformed(path, "the ", entry.dtype->name, " tensor ", in_quotes(entry.name), " has ", bits,
+              " bits, which are no whole bytes");
+  return uint64_t(bits) / 8;
+}
+
+/// Returns what an entry is that no Tensor can be; nullopt for others.
+std::optional<std::string> unsupported(const Entry& entry) {
+  if (entry.dtype && entry.dtype->dtype && entry.shape.size() <= std::size_t(Dims::max_rank))
+    return std::nullopt;
+  std::string text = "[";
+  for (const uint64_t size : entry.shape)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "] " + shortened(entry.dtype_name, 40);
 }
 
 /// Sorts the entries by position and checks that they tile the data exactly: a gap or a tail could
@@ -52,8 +68,10 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::s
   std::ranges::sort(entries, {}, &Entry::offsets);
   uint64_t expected = 0;
   for (const Entry& entry : entries) {
-    const uint64_t begin = entry.offsets[0], end = entry.offsets[1],
-                   bytes = check_bytes(entry, path);
+    const uint64_t begin = entry.offsets[0], end = entry.offsets[1];
+    // The size of a dtype that is not known here is not known either.
+    const std::optional<uint64_t> bytes =
+        entry.dtype ? std::optional(check_bytes(entry, path)) : std::nullopt;
     if (begin > end || end > data_bytes)
       malformed(path, "data_offsets [", begin, ", ", end, "] of tensor ", in_quotes(entry.name),
                 " do not fit into ", data_bytes, " bytes of data");
@@ -61,9 +79,9 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::s
       malformed(path, begin < expected ? "overlap" : "hole", " in the data: tensor ",
                 in_quotes(entry.name), " starts at ", begin, ", the bytes before it end at ",
                 expected);
-    if (end - begin != bytes)
+    if (bytes && end - begin != *bytes)
       malformed(path, "tensor ", in_quotes(entry.name), " has ", end - begin,
-                " bytes of data, its shape and dtype need ", bytes);
+                " bytes of data, its shape and dtype need ", *bytes);
     expected = end;
   }
   if (expected != data_bytes)
@@ -91,10 +109,6 @@ uint64_t size_of_file(const Descriptor& file, const std::string& path) {
 }
 
 Tensor read_tensor(const Descriptor& file, const Entry& entry, const std::string& path) {
-  if (!entry.dtype->dtype)
-    fail<UnsupportedError>("load_safetensors", "tensor ", in_quotes(entry.name), " has the dtype ",
-                           entry.dtype->name, ", which no tensor can have here, in ", path,
-                           ". Convert it before saving.");
   Shape shape;
   for (const uint64_t size : entry.shape) shape.push_back(int64_t(size));
   Tensor tensor = empty(shape, *entry.dtype->dtype);
@@ -241,9 +255,34 @@ SafetensorsFile load_safetensors(const std::filesystem::path& path) {
   Header header = parse_header(text, name);
   check_layout(header.entries, file_bytes - sizeof header_bytes - header_bytes, name);
   SafetensorsFile result{.tensors = {}, .metadata = std::move(header.metadata)};
-  for (const Entry& entry : header.entries)
-    result.tensors.emplace(entry.name, read_tensor(file, entry, name));
+  for (const Entry& entry : header.entries) {
+    if (auto what = unsupported(entry)) {
+      result.unsupported.emplace(entry.name, std::move(*what));
+      if (lseek(file.get(), off_t(entry.offsets[1] - entry.offsets[0]), SEEK_CUR) < 0)
+        fail<FormatError>("load_safetensors", "cannot read the file: ", name, ": ",
+                          std::strerror(errno), ". Check the path.");
+    } else {
+      result.tensors.emplace(entry.name, read_tensor(file, entry, name));
+    }
+  }
   return result;
+}
+
+const Tensor& SafetensorsFile::at(const std::string& name) const {
+  if (const auto found = tensors.find(name); found != tensors.end()) return found->second;
+  if (const auto found = unsupported.find(name); found != unsupported.end())
+    fail<UnsupportedError>("load_safetensors", "tensor ", in_quotes(name), " is ", found->second,
+                           ", which no tensor can be here. Convert it before saving: another "
+                           "dtype, at most ",
+                           Dims::max_rank, " dimensions.");
+  std::vector<std::string> names;
+  for (const auto& [own, x] : tensors) names.push_back(own);
+  fail<UsageError>("load_safetensors", "there is no tensor ", in_quotes(name),
+                   ". The names are: ", listed(names), ".");
+}
+
+void SafetensorsFile::require_all() const {
+  if (!unsupported.empty()) static_cast<void>(at(unsupported.begin()->first));
 }
 
 }  // namespace halftone

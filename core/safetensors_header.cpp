@@ -10,8 +10,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/shape.h>
-
 namespace halftone::safetensors {
 
 namespace {
@@ -31,9 +29,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_unsigned(uint64_t value) override {
     if (place_ == Place::shape) {
-      if (entry().shape.size() == std::size_t(Dims::max_rank))
+      if (entry().shape.size() == rank_limit)
         fail<UnsupportedError>("load_safetensors", "tensor ", in_quotes(entry().name),
-                               " has more than ", Dims::max_rank, " dimensions, in ", path_,
+                               " has more than ", rank_limit, " dimensions, in ", path_,
                                ". Reshape it before saving.");
       entry().shape.push_back(value);
     } else if (place_ == Place::offsets && entry().offsets.size() < 2) {
@@ -47,9 +45,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool string(std::string& text) override {
     if (place_ == Place::dtype) {
       const auto* known = std::ranges::find(file_dtypes, text, &FileDType::name);
-      if (known == file_dtypes.end())
-        malformed(path_, "unknown dtype ", in_quotes(text), " of tensor ", in_quotes(entry().name));
-      entry().dtype = known;
+      entry().dtype = known == file_dtypes.end() ? nullptr : known;
+      entry().dtype_name = text.substr(0, name_limit);
       place_ = Place::entry;
     } else if (place_ == Place::metadata_value) {
       header_.metadata[key_] = text;
@@ -95,7 +92,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     if (place_ == Place::entry) {
       const Entry& e = entry();
-      require(e.dtype, "dtype");
+      require(e.has_dtype, "dtype");
       require(e.has_shape, "shape");
       require(e.has_offsets, "data_offsets");
     }
@@ -149,7 +146,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   void start_field() {
     Entry& e = entry();
     bool again = false;
-    if (key_ == "dtype") again = e.dtype, place_ = Place::dtype;
+    if (key_ == "dtype") again = std::exchange(e.has_dtype, true), place_ = Place::dtype;
     else if (key_ == "shape") again = std::exchange(e.has_shape, true), place_ = Place::shape_array;
     else if (key_ == "data_offsets")
       again = std::exchange(e.has_offsets, true), place_ = Place::offsets_array;

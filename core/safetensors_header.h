@@ -18,39 +18,32 @@ namespace halftone::safetensors {
 inline constexpr uint64_t header_limit = 100'000'000;  // bytes, as in the official reader
 inline constexpr std::size_t entry_limit = 100'000;    // tensors and metadata keys together
 inline constexpr std::size_t name_limit = 1024;        // bytes
+inline constexpr std::size_t rank_limit = 64;          // dimensions of a tensor in a file
 inline constexpr std::string_view metadata_key = "__metadata__";
 
 /// The dtypes of the format by increasing alignment; the official writer sorts tensors by this
 /// order, descending.
 struct FileDType {
   std::string_view name;
-  uint64_t bytes;
+  uint64_t bits;
   std::optional<DType> dtype;
 };
-inline constexpr std::array<FileDType, 15> file_dtypes{{
-    {"BOOL", 1, boolean},
-    {"U8", 1, u8},
-    {"I8", 1, {}},
-    {"F8_E5M2", 1, f8_e5m2},
-    {"F8_E4M3", 1, f8_e4m3},
-    {"I16", 2, i16},
-    {"U16", 2, {}},
-    {"F16", 2, f16},
-    {"BF16", 2, bf16},
-    {"I32", 4, i32},
-    {"U32", 4, {}},
-    {"F32", 4, f32},
-    {"F64", 8, f64},
-    {"I64", 8, i64},
-    {"U64", 8, {}},
+inline constexpr std::array<FileDType, 22> file_dtypes{{
+    {"BOOL", 8, boolean}, {"F4", 4, {}},          {"F6_E2M3", 6, {}},      {"F6_E3M2", 6, {}},
+    {"U8", 8, u8},        {"I8", 8, {}},          {"F8_E5M2", 8, f8_e5m2}, {"F8_E4M3", 8, f8_e4m3},
+    {"F8_E8M0", 8, {}},   {"F8_E4M3FNUZ", 8, {}}, {"F8_E5M2FNUZ", 8, {}},  {"I16", 16, i16},
+    {"U16", 16, {}},      {"F16", 16, f16},       {"BF16", 16, bf16},      {"I32", 32, i32},
+    {"U32", 32, {}},      {"F32", 32, f32},       {"C64", 64, {}},         {"F64", 64, f64},
+    {"I64", 64, i64},     {"U64", 64, {}},
 }};
 
 /// One tensor as described by the header: complete, but not yet compared with the size of the file.
 struct Entry {
   std::string name;
-  const FileDType* dtype = nullptr;
+  const FileDType* dtype = nullptr;  // null: of a later version of the format, or of none
+  std::string dtype_name;
   std::vector<uint64_t> shape, offsets;
-  bool has_shape = false, has_offsets = false;
+  bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
 struct Header {
@@ -58,8 +51,8 @@ struct Header {
   std::map<std::string, std::string> metadata;
 };
 
-/// Parses the header without its length. Throws FormatError (and UnsupportedError for more
-/// dimensions than a Tensor can have), naming `path`.
+/// Parses the header without its length. Throws FormatError (and UnsupportedError for more than
+/// rank_limit dimensions), naming `path`.
 Header parse_header(const std::string& text, const std::string& path);
 
 template <class... Parts>

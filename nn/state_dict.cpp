@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
+#include <type_traits>
 
 #include <halftone/core/entries.h>
 #include <halftone/core/in_place.h>
@@ -53,6 +55,26 @@ void compare_tied(const NamedTensors& own, const NamedTensors& given, Difference
   }
 }
 
+/// Returns the prefix with which most missing names are among the unexpected ones; empty if there
+/// is none.
+std::string prefix_of(const LoadReport& names) {
+  const auto& [missing, unexpected] = names;
+  if (missing.empty()) return {};
+  const std::set<std::string> given(unexpected.begin(), unexpected.end());
+  constexpr std::size_t most_tried = 8;
+  std::set<std::string> prefixes;
+  for (const std::string& own : {missing.front(), missing.back()})
+    for (const std::string& name : unexpected)
+      if (name.ends_with('.' + own) && prefixes.size() < most_tried)
+        prefixes.insert(name.substr(0, name.size() - own.size()));
+  for (const std::string& prefix : prefixes) {
+    const auto found = std::ranges::count_if(
+        missing, [&](const std::string& name) { return given.contains(prefix + name); });
+    if (2 * std::size_t(found) > missing.size()) return prefix;
+  }
+  return {};
+}
+
 Difference compare(const NamedTensors& own, const NamedTensors& given) {
   Difference result;
   for (const auto& [name, x] : own) {
@@ -81,8 +103,9 @@ std::string line_of(std::string_view title, const std::vector<std::string>& name
   return line.append(title).append(": ").append(listed(names)).append(".");
 }
 
-/// `strict`: names that do not agree are errors as well.
-void refuse(const Difference& difference, std::string_view source, bool strict) {
+/// `strict`: names that do not agree are errors as well. `prefix`: of the given names.
+void refuse(const Difference& difference, std::string_view source, bool strict,
+            const std::string& prefix) {
   const auto& [names, misshapen, contradictory, lost, overlapping] = difference;
   const bool names_agree = names.missing.empty() && names.unexpected.empty();
   const std::string lists = line_of("Missing", names.missing) +
@@ -90,7 +113,7 @@ void refuse(const Difference& difference, std::string_view source, bool strict) 
                             line_of("Misshapen", misshapen) +
                             line_of("Different under two names of one tensor", contradictory) +
                             line_of("Out of range", lost) + line_of("Expanded", overlapping);
-  const auto refuse_as = [&]<class Kind>(const char* remedy) {
+  const auto refuse_as = [&]<class Kind>(const std::string& remedy) {
     fail<Kind>("load_state_dict", source, " does not fit the module:", lists, remedy);
   };
   if (!misshapen.empty())
@@ -102,15 +125,25 @@ void refuse(const Difference& difference, std::string_view source, bool strict) 
     refuse_as.operator()<UsageError>(
         " Build a module that does not tie them, or give each tensor one value.");
   if (!lost.empty()) refuse_as.operator()<DTypeError>(" Load into a module of a wider dtype.");
+  if (strict && !prefix.empty()) {
+    const std::string quoted = in_quotes(prefix);
+    refuse_as.operator()<UsageError>(" The names given begin with " + quoted +
+                                     ": pass .strip_prefix = " + quoted + ".");
+  }
   if (strict && !names_agree)
     refuse_as.operator()<UsageError>(" Rename them, or pass .strict = false to load what agrees.");
 }
 
-LoadReport load_from(Module& module, const NamedTensors& given, LoadOptions options,
-                     std::string_view source) {
+LoadReport load_from(Module& module, const NamedTensors& given, bool strict,
+                     std::string_view source, std::string_view hidden = {}) {
   NamedTensors own = state_dict(module);
-  const Difference difference = compare(own, given);
-  refuse(difference, source, options.strict);
+  Difference difference = compare(own, given);
+  for (auto* names :
+       {&difference.names.missing, &difference.names.unexpected, &difference.misshapen,
+        &difference.contradictory, &difference.lost, &difference.overlapping})
+    for (std::string& name : *names)
+      if (!hidden.empty() && name.starts_with(hidden)) name.erase(0, hidden.size());
+  refuse(difference, source, strict, prefix_of(difference.names));
   for (auto& [name, x] : own) {
     const auto found = given.find(name);
     if (found == given.end() || !found->second.defined()) continue;
@@ -124,7 +157,10 @@ LoadReport load_from(Module& module, const NamedTensors& given, LoadOptions opti
 NamedTensors state_dict(const Module& module) { return CollectState(module).state; }
 
 LoadReport load_state_dict(Module& module, const NamedTensors& state, LoadOptions options) {
-  return load_from(module, state, options, "the state");
+  if (options.strip_prefix.empty()) return load_from(module, state, options.strict, "the state");
+  SafetensorsFile file{.tensors = state};
+  detail::strip_prefix(file, options.strip_prefix);
+  return load_from(module, file.tensors, options.strict, "the state");
 }
 
 void save(const Module& module, const std::filesystem::path& path) {
@@ -133,7 +169,44 @@ void save(const Module& module, const std::filesystem::path& path) {
 
 LoadReport load(Module& module, const std::filesystem::path& path, LoadOptions options) {
   const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
-  return load_from(module, load_safetensors(path).tensors, options, path.string());
+  return detail::load_file(module, load_safetensors(path), options, path);
 }
+
+namespace detail {
+
+void strip_prefix(SafetensorsFile& file, const std::string& prefix) {
+  if (prefix.empty()) return;
+  std::set<std::string> names;
+  const auto strip = [&](auto& named) {
+    std::remove_cvref_t<decltype(named)> stripped;
+    for (auto& [name, value] : named) {
+      const std::string rest = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+      if (!names.insert(rest).second)
+        fail<UsageError>("load_state_dict", in_quotes(rest), " is given with the prefix ",
+                         in_quotes(prefix), " and without. Remove one of the two.");
+      stripped.emplace(rest, std::move(value));
+    }
+    named = std::move(stripped);
+  };
+  strip(file.tensors), strip(file.unsupported);
+}
+
+LoadReport load_file(Module& module, SafetensorsFile file, const LoadOptions& options,
+                     const std::filesystem::path& path, std::string_view hidden) {
+  strip_prefix(file, options.strip_prefix);
+  const NamedTensors own = state_dict(module);
+  for (const auto& [name, what] : file.unsupported) {
+    if (own.contains(name)) {
+      const std::size_t begin = name.starts_with(hidden) ? hidden.size() : 0;
+      fail<UnsupportedError>("load_state_dict", path.string(), ": tensor ",
+                             in_quotes(name.substr(begin)), " is ", what,
+                             ", which no tensor can be here. Convert it before saving.");
+    }
+    file.tensors.emplace(name, Tensor());
+  }
+  return load_from(module, file.tensors, options.strict, path.string(), hidden);
+}
+
+}  // namespace detail
 
 }  // namespace halftone::nn

@@ -29,6 +29,9 @@ class Step {
   /// Returns an input in the graph; as it is, or in the dtype that short floats are computed in.
   Value input(std::size_t i) const;
   Value wide_input(std::size_t i) const;
+  /// Returns an input, but a bf16 one in f32, which changes no product or choice: onnxruntime's CPU
+  /// has few operations in bf16. result() rounds to bf16 once, as here.
+  Value runnable_input(std::size_t i) const;
   /// Returns the value of a tensor that is not an input: a buffer.
   Value known(const Tensor& x) const;
   /// Returns an input's tensor, or the result, in a pass.

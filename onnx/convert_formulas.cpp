@@ -21,7 +21,7 @@ template <const char* type> void one_node(const Step& step) {
 
 /// The same for functions that are exact in any dtype.
 template <const char* type> void exact_node(const Step& step) {
-  step.result(step.node(type, {step.input(0)}));
+  step.result(step.node(type, {step.runnable_input(0)}));
 }
 
 #define HALFTONE_ONNX_TYPE(name) constexpr char name##_type[] = #name

@@ -16,24 +16,19 @@ Attributes geometry_of(const ConvGeometry& g) {
   return {attribute("strides", list_of(g.stride)), attribute("pads", pads_of(g.padding)),
           attribute("dilations", list_of(g.dilation)), attribute("group", g.groups)};
 }
-Value bias_of(const Step& step) { return step.has(2) ? step.input(2) : Value{}; }
-/// Convolutions in bf16 exist from opset 22 on.
-void need_opset(const Step& step) {
-  if (step.input(0).dtype == bf16) step.graph().need_opset(22);
-}
+Value bias_of(const Step& step) { return step.has(2) ? step.runnable_input(2) : Value{}; }
 
 void conv(const Step& step) {
-  need_opset(step);
-  step.result(step.node("Conv", {step.input(0), step.input(1), bias_of(step)},
+  step.result(step.node("Conv", {step.runnable_input(0), step.runnable_input(1), bias_of(step)},
                         geometry_of(step.op<Conv2d>().geometry)));
 }
 void conv_transpose(const Step& step) {
-  need_opset(step);
   const ConvTranspose2d& op = step.op<ConvTranspose2d>();
   Attributes attributes = geometry_of(op.geometry);
   attributes.push_back(attribute("output_padding", list_of(op.output_padding.array())));
-  step.result(
-      step.node("ConvTranspose", {step.input(0), step.input(1), bias_of(step)}, attributes));
+  step.result(step.node("ConvTranspose",
+                        {step.runnable_input(0), step.runnable_input(1), bias_of(step)},
+                        attributes));
 }
 
 Attributes window_of(const Step& step, const PoolGeometry& g, bool ceil_mode) {
@@ -48,9 +43,24 @@ Attributes window_of(const Step& step, const PoolGeometry& g, bool ceil_mode) {
   return {attribute("kernel_shape", list_of(g.kernel)), attribute("strides", list_of(g.stride)),
           attribute("pads", pads_of(g.padding)), attribute("ceil_mode", int64_t(ceil_mode))};
 }
+/// Runtimes disagree about ceil_mode, so the padding after the image is what the last window needs.
+/// Maxima ignore padding. Returns nullopt if it is a whole window, which runtimes refuse.
+std::optional<Attributes> padded_window(const Step& step, const PoolGeometry& g) {
+  std::vector<int64_t> pads = pads_of(g.padding);
+  for (std::size_t d : {0u, 1u}) {
+    const int64_t needed = (step.output().size(int64_t(2 + d)) - 1) * g.stride[d] +
+                           (g.kernel[d] - 1) * g.dilation[d] + 1;
+    pads[2 + d] = std::max<int64_t>(needed - step.tensor(0).size(int64_t(2 + d)) - g.padding[d], 0);
+    if (pads[2 + d] >= g.kernel[d]) return std::nullopt;
+  }
+  return Attributes{attribute("kernel_shape", list_of(g.kernel)),
+                    attribute("strides", list_of(g.stride)), attribute("pads", pads)};
+}
 void max_pool(const Step& step) {
   const MaxPool2d& op = step.op<MaxPool2d>();
-  Attributes attributes = window_of(step, op.geometry, op.ceil_mode);
+  std::optional<Attributes> padded;
+  if (op.ceil_mode) padded = padded_window(step, op.geometry);
+  Attributes attributes = padded ? *padded : window_of(step, op.geometry, op.ceil_mode);
   attributes.push_back(attribute("dilations", list_of(op.geometry.dilation)));
   step.result(step.node("MaxPool", {step.wide_input(0)}, attributes));
 }

@@ -9,14 +9,16 @@ namespace halftone::onnx {
 
 namespace {
 void linear(const Step& step) {
-  const Value x = step.input(0), weight = step.input(1);
-  const Value bias = step.has(2) ? step.input(2) : Value{};
+  const Value x = step.runnable_input(0), weight = step.runnable_input(1);
+  const Value bias = step.has(2) ? step.runnable_input(2) : Value{};
   if (step.rank(0) == 2)
     return step.result(step.node("Gemm", {x, weight, bias}, {attribute("transB", int64_t(1))}));
   const Value y = step.node("MatMul", {x, step.transpose(weight, {1, 0})});
   step.result(bias.defined() ? step.node("Add", {y, bias}) : y);
 }
-void matmul(const Step& step) { step.result(step.node("MatMul", {step.input(0), step.input(1)})); }
+void matmul(const Step& step) {
+  step.result(step.node("MatMul", {step.runnable_input(0), step.runnable_input(1)}));
+}
 void dot(const Step& step) {
   step.result(step.node("MatMul", {step.wide_input(0), step.wide_input(1)}));
 }
@@ -68,7 +70,7 @@ Value attended(const Step& step, const Heads& heads, const AttentionSettings& se
 
 /// Repeats each head of keys or values for the queries that share it.
 Value repeated(const Step& step, std::size_t input, int64_t heads) {
-  const Value x = step.input(input);
+  const Value x = step.runnable_input(input);
   const int64_t own = step.tensor(input).size(1);
   if (own == heads) return x;
   Sizes sizes = step.input_sizes(input), spread = sizes;
@@ -82,7 +84,7 @@ Value repeated(const Step& step, std::size_t input, int64_t heads) {
 
 void attention(const Step& step) {
   const int64_t count = step.tensor(0).size(1);
-  const Heads heads{step.input(0), repeated(step, 1, count), repeated(step, 2, count),
+  const Heads heads{step.runnable_input(0), repeated(step, 1, count), repeated(step, 2, count),
                     step.tensor(0).size(2), step.tensor(1).size(2)};
   step.result(attended(step, heads, step.op<Attention>().settings, 3));
 }
@@ -91,7 +93,7 @@ void packed_attention(const Step& step) {
   const Sizes sizes = step.input_sizes(0);
   const int64_t length = step.tensor(0).size(1), width = step.tensor(0).size(2) / 3;
   const Value parts =
-      step.reshape(step.input(0), {sizes[0], sizes[1], 3, op.heads, width / op.heads});
+      step.reshape(step.runnable_input(0), {sizes[0], sizes[1], 3, op.heads, width / op.heads});
   const Value apart = step.transpose(parts, {2, 0, 3, 1, 4});
   const auto part = [&](int64_t i) {
     return step.node("Gather", {apart, step.graph().constant(scalar(double(i), i64))},

@@ -26,6 +26,10 @@ Value Step::wide_input(std::size_t i) const {
   return is_floating(x.dtype) && halftone::size_of(x.dtype) < halftone::size_of(f32) ? cast(x, f32)
                                                                                      : x;
 }
+Value Step::runnable_input(std::size_t i) const {
+  const Value x = input(i);
+  return x.dtype == bf16 ? cast(x, f32) : x;
+}
 Value Step::known(const Tensor& x) const {
   return translator_.value_of(std::vector<const Tensor*>(translator_.passes_.size(), &x));
 }

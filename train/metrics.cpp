@@ -125,8 +125,9 @@ void TopKAccuracy::check(const Tensor& logits, const Tensor& targets) const {
   check::defined(op, "the logits", logits);
   check::defined(op, "the targets", targets);
   check::floating(op, logits);
-  if (targets.dtype() != i64)
-    fail<DTypeError>(op, "the targets are ", described(targets), ". Pass i64 class numbers.");
+  if (targets.dtype() != i64 && targets.dtype() != i32)
+    fail<DTypeError>(op, "the targets are ", described(targets),
+                     ". Pass i64 or i32 class numbers.");
   if (targets.device() != logits.device())
     fail<DeviceError>(op, "logits are on ", logits.device(), ", targets on ", targets.device(),
                       ". Move one.");
@@ -163,9 +164,10 @@ int64_t right_rows(const Tensor& logits, std::span<const int64_t> targets, int64
 }
 }  // namespace
 
-void TopKAccuracy::update(const Tensor& logits, const Tensor& targets) {
+void TopKAccuracy::update(const Tensor& logits, const Tensor& given) {
   const Plainly scope;
-  check(logits, targets);
+  check(logits, given);
+  const Tensor targets = cast(given, i64);
   if (targets.numel() == 0) return;
   if (logits.device() != Device::cpu()) return update_on_device(logits, targets);
   const bool wide = logits.dtype() == f64;

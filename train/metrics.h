@@ -138,9 +138,9 @@ class TopKAccuracy {
  public:
   /// Ignores targets equal to `ignore_index`, like cross_entropy. Throws UsageError for k < 1.
   explicit TopKAccuracy(int64_t k = 1, int64_t ignore_index = -100);
-  /// Adds `logits` [.., classes], floating, and `targets` [..], i64, on the same device. A target
-  /// that is not a valid class counts as wrong. Throws ShapeError (also for fewer than k classes),
-  /// DTypeError, DeviceError.
+  /// Adds `logits` [.., classes], floating, and `targets` [..], i64 or i32, on the same device. A
+  /// target that is not a valid class counts as wrong. Throws ShapeError (also for fewer than k
+  /// classes), DTypeError, DeviceError.
   void update(const Tensor& logits, const Tensor& targets);
   /// Returns a share between 0 and 1. Waits for a GPU.
   double value() const;

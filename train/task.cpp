@@ -41,12 +41,17 @@ void TaskMetric::require_function(bool is_null) const {
 }
 
 Task classification(nn::Layer& model, const ClassificationOptions& options) {
+  Task task = classification(static_cast<nn::Module&>(model), options);
+  task.forward = [&model](const Tensor& inputs) { return model(inputs); };
+  return task;
+}
+
+Task classification(nn::Module& model, const ClassificationOptions& options) {
   if (options.loss.reduction != LossReduction::mean)
     fail<UsageError>("classification",
                      "the loss is not a mean, so losses of several batches cannot be joined. Use "
                      "LossReduction::mean.");
   Task task{.model = model};
-  task.forward = [&model](const Tensor& inputs) { return model(inputs); };
   task.loss = [loss = options.loss](const Tensor& logits, const Tensor& labels) {
     return cross_entropy(logits, labels, loss);
   };
@@ -67,8 +72,13 @@ Task classification(nn::Layer& model, const ClassificationOptions& options) {
 }
 
 Task language_modeling(nn::Layer& model) {
-  Task task{.model = model};
+  Task task = language_modeling(static_cast<nn::Module&>(model));
   task.forward = [&model](const Tensor& tokens) { return model(tokens); };
+  return task;
+}
+
+Task language_modeling(nn::Module& model) {
+  Task task{.model = model};
   task.loss = [](const Tensor& logits, const Tensor& next) {
     if (logits.rank() != 3 || next.rank() != 2 || logits.size(0) != next.size(0) ||
         logits.size(1) != next.size(1))
@@ -97,7 +107,9 @@ Task regression(nn::Module& model, const RegressionOptions& options) {
     return scalar(double(targets.numel()), f64, targets.device());
   };
   const auto update = [](auto& metric, const Outcome& batch) {
-    metric.update(batch.outputs, batch.targets);
+    const bool numbers = is_floating(batch.targets.dtype());
+    metric.update(batch.outputs,
+                  numbers ? batch.targets : cast(batch.targets, batch.outputs.dtype()));
   };
   if (options.mae) task.metrics.emplace_back("mae", MeanAbsoluteError(), update);
   if (options.r2) task.metrics.emplace_back("r2", R2Score(), update);

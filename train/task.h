@@ -90,10 +90,11 @@ class TaskMetric {
 struct Task {
   /// Must outlive the Trainer.
   nn::Module& model;
-  /// Maps a batch's inputs to outputs. It runs under the strategy, and its result becomes f32 (f64
-  /// under fp64).
+  /// Maps a batch's inputs to outputs. f64 inputs become f32, unless the model has f64 weights. It
+  /// runs under the strategy, and its result becomes f32 (f64 under fp64).
   std::function<Tensor(const Tensor& inputs)> forward{};
-  /// Maps outputs and the batch's targets to a mean: one floating number.
+  /// Maps outputs and the batch's targets to a mean: one floating number. f32 and f64 targets have
+  /// the outputs' dtype.
   std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss{};
   /// Used instead of `forward` and `loss` if these need more than inputs or targets: batch.more.
   /// Its floating tensors have the dtype of the strategy's inputs.
@@ -110,18 +111,23 @@ struct Task {
 
 /// Compares logits [n, classes] with class numbers [n], or with probabilities [n, classes], of
 /// which the largest is the class. The loss is cross-entropy, and "top1" is top-1 accuracy; `top_k`
-/// adds more. Means are over the labels that are not ignored, weighted by the class weights if there
-/// are any; several batches are joined by the same weights. Throws UsageError if the loss is not a
-/// mean.
+/// adds more. Means are over the labels that are not ignored, weighted by the class weights if
+/// there are any; several batches are joined by the same weights. Throws UsageError if the loss is
+/// not a mean.
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropyOptions loss{};
 };
 /// Returns the task. `model` must outlive it, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
+/// Returns the same task without a forward function, for modules with other inputs: set `forward`
+/// or, for two inputs, `forward_batch`.
+Task classification(nn::Module& model, const ClassificationOptions& options = {});
 /// Returns a task that compares logits [n, length, vocabulary] with the next tokens [n, length],
 /// -100 if there is none. The loss is the cross-entropy per token, the metric "perplexity".
 Task language_modeling(nn::Layer& model);
+/// Returns the same task without a forward function, as above.
+Task language_modeling(nn::Module& model);
 /// Compares outputs with targets of the same shape; the loss is the mean squared error.
 struct RegressionOptions {
   bool mae = false, r2 = false;  // metrics of these names, over all elements

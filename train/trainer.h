@@ -34,6 +34,9 @@ struct FitResult {
   int64_t epochs = 0;      // completed ones
   double seconds = 0;      // of the whole training, including resumed runs
   MetricValues metrics{};  // the last number of each name
+  /// The best checkpoint by TrainerOptions::monitor that is kept, at the end of fit(); on rank 0.
+  /// Empty without checkpoints.keep_best, or if no checkpoint has the metric.
+  std::filesystem::path best_checkpoint{};
 };
 
 class Trainer {

@@ -517,7 +517,8 @@ FitResult TrainingLoop::finish() {
           .steps = position_.step,
           .epochs = position_.epoch,
           .seconds = seconds(),
-          .metrics = records_.last()};
+          .metrics = records_.last(),
+          .best_checkpoint = directory_ ? directory_->best() : std::filesystem::path()};
 }
 
 }  // namespace halftone::train

@@ -2,6 +2,8 @@
 #include <halftone/data/images/image_folder.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include <halftone/core/error.h>
@@ -69,10 +71,35 @@ std::vector<fs::path> images_below(const fs::path& directory,
 }
 }  // namespace
 
+namespace {
+/// Refuses a directory whose classes would all be parts of a dataset: it is one level too high.
+void refuse_parts(const fs::path& directory, const std::vector<std::string>& classes) {
+  constexpr std::array<std::string_view, 9> parts{
+      "train", "training", "val", "valid", "validation", "test", "testing", "eval", "dev"};
+  for (const std::string& name : classes) {
+    if (std::ranges::find(parts, lower(name)) == parts.end()) return;
+    std::error_code error;
+    bool any_directory = false;
+    for (fs::directory_iterator entry(directory / name, error);
+         !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      std::error_code ignored;
+      if (hidden(*entry)) continue;
+      if (!entry->is_directory(ignored)) return;
+      any_directory = true;
+    }
+    if (error || !any_directory) return;
+  }
+  fail<FormatError>("image_folder", "the classes in ", directory.string(), " would be ",
+                    listed(classes), ", which are parts of a dataset. Pass one of them, such as ",
+                    printable((directory / classes.front()).string()), '.');
+}
+}  // namespace
+
 ImageFiles image_folder(const fs::path& directory, const ImageFolderOptions& options) {
   std::vector<std::string> extensions;
   for (const std::string& extension : options.extensions) extensions.push_back(lower(extension));
   const std::vector<std::string> class_names = class_directories(directory);
+  refuse_parts(directory, class_names);
   std::vector<LabelledFile> files;
   for (std::size_t label = 0; label < class_names.size(); ++label) {
     const fs::path of_class = directory / class_names[label];

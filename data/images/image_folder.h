@@ -18,7 +18,9 @@ struct ImageFolderOptions {
 /// Returns the images. Classes are the sub-directories, sorted by byte, numbered from 0; samples
 /// are ordered by class, directory and name. Directories below a class count, links to directories
 /// there are not followed, and names that begin with a dot are ignored (torchvision takes them).
-/// Throws FormatError for a missing directory, one without classes, and a class without images.
+/// Throws FormatError for a missing directory, one without classes, a class without images, and a
+/// directory that is one level too high: all classes are called "train", "test" or the like and
+/// hold only directories.
 ImageFiles image_folder(const std::filesystem::path& directory,
                         const ImageFolderOptions& options = {});
 

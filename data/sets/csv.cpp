@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <type_traits>
+#include <utility>
 
 #include <halftone/core/caching_allocator.h>
 #include <halftone/core/entries.h>
@@ -101,17 +103,39 @@ std::string_view trimmed(std::string_view text) {
 }  // namespace
 
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options) {
-  CsvTable table = csv_from_text(file_bytes(where, path, options.max_bytes), options);
-  table.source_ = path.string();
-  return table;
+  return CsvTable::from(file_bytes(where, path, options.max_bytes), options, path.string());
 }
 
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
+  return CsvTable::from(text, options, "the text");
+}
+
+namespace {
+void check(const CsvOptions& options) {
+  if (options.separator == '"' || options.separator == '\n' || options.separator == '\r')
+    fail<UsageError>(where, "the separator is a quote or an end of line. Use ',', ';' or a tab.");
+  const char mark = options.thousands;
+  if (mark == (options.decimal_comma ? ',' : '.'))
+    fail<UsageError>(where, "thousands and decimals have the same mark, '", mark,
+                     "'. Choose another one for thousands, or see decimal_comma.");
+  if (mark != 0 && std::string_view(".,' _").find(mark) == std::string_view::npos)
+    fail<UsageError>(where, "thousands are marked by ", in_quotes(std::string_view(&mark, 1)),
+                     ". Use a point, a comma, an apostrophe, '_' or a space.");
+}
+
+/// UTF-16 begins with a mark, or with a character of which one byte is 0.
+bool is_utf16(std::string_view text) {
+  return text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
+         text.substr(0, 2).find('\0') != std::string_view::npos;
+}
+}  // namespace
+
+CsvTable CsvTable::from(std::string_view text, const CsvOptions& options, std::string source) {
   return or_no_memory(where, int64_t(text.size()), [&] {
-    if (options.separator == '"' || options.separator == '\n' || options.separator == '\r')
-      fail<UsageError>(where, "the separator is a quote or an end of line. Use ',', ';' or a tab.");
+    check(options);
     CsvTable table;
-    table.source_ = "the text";
+    table.source_ = std::move(source), table.options_ = options;
+    if (is_utf16(text)) fail<FormatError>(where, table.source_, " is UTF-16. Save it as UTF-8.");
     if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte-order mark
     Cells cells(text, options.separator, table.source_);
     bool named = false;
@@ -129,8 +153,9 @@ CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
         if (options.header) continue;
       }
       if (count != table.columns_.size())
-        fail<FormatError>(where, "line ", line, " has ", count, " cells, the first has ",
-                          table.columns_.size(), ". Every line must have as many.");
+        fail<FormatError>(where, table.source_, ", line ", line, ": it has ", count,
+                          " cells, the first has ", table.columns_.size(),
+                          ". Every line must have as many.");
       table.lines_.push_back(line);
     }
     return table;
@@ -146,7 +171,7 @@ void CsvTable::name_columns(bool header) {
   for (std::size_t i = 0; i < cells_.size(); ++i) {
     columns_.push_back(header ? std::string(trimmed(cells_[i])) : std::to_string(i));
     if (!names.insert(columns_.back()).second)
-      fail<FormatError>(where, "two columns are called ", in_quotes(columns_.back(), 40),
+      fail<FormatError>(where, source_, ": two columns are called ", in_quotes(columns_.back(), 40),
                         ". Rename one.");
   }
 }
@@ -191,6 +216,7 @@ bool is_tiny(std::string_view text) {
 
 /// Reads a whole text as a T, rounded once. What is too small for a T becomes 0.
 template <class T> Parsed parse(std::string_view text, T& value) {
+  if (text.starts_with("+-")) return Parsed::no_number;
   if (text.starts_with('+')) text.remove_prefix(1);
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -217,10 +243,34 @@ template <class T> Parsed parse(std::string_view text, T& value) {
   value = 0;
   return Parsed::number;
 }
+
+/// Returns a number as C++ writes it, without marks of thousands and with a point; "" for a text
+/// whose marks are not where they must be.
+std::string plain_number(std::string_view text, const CsvOptions& options) {
+  const char point = options.decimal_comma ? ',' : '.';
+  std::string plain;
+  std::size_t i = 0, group = 0;
+  bool marked = false;
+  if (i < text.size() && (text[i] == '-' || text[i] == '+')) plain += text[i++];
+  for (; i < text.size(); ++i) {
+    const bool mark = options.thousands != 0 && text[i] == options.thousands;
+    if ((text[i] < '0' || text[i] > '9') && !mark) break;
+    if (mark && (group == 0 || group > 3 || (marked && group != 3))) return {};
+    if (mark) marked = true, group = 0;
+    else plain += text[i], ++group;
+  }
+  if (marked && group != 3) return {};
+  for (; i < text.size(); ++i) {
+    if ((text[i] == ',' || text[i] == '.') && text[i] != point) return {};
+    plain += text[i] == point ? '.' : text[i];
+  }
+  return plain;
+}
 }  // namespace
 
 template <class T>
 Tensor CsvTable::parsed(const std::vector<std::size_t>& places, DType dtype) const {
+  const bool own_marks = options_.decimal_comma || options_.thousands != 0;
   std::vector<T> values;
   values.reserve(std::size_t(rows()) * places.size());
   const auto refuse = [&](std::size_t row, std::size_t place) {
@@ -230,7 +280,16 @@ Tensor CsvTable::parsed(const std::vector<std::size_t>& places, DType dtype) con
   for (std::size_t row = 0; row < std::size_t(rows()); ++row)
     for (const std::size_t place : places) {
       T value = 0;
-      const Parsed result = parse(trimmed(cells_[row * columns_.size() + place]), value);
+      const std::string_view text = trimmed(cells_[row * columns_.size() + place]);
+      if (std::ranges::find(options_.missing, text) != options_.missing.end()) {
+        if constexpr (std::is_integral_v<T>)
+          refuse_cell(row, place, "is a missing value, which no integer can be",
+                      "Read the column as f32, or fill the cell.");
+        else values.push_back(std::numeric_limits<T>::quiet_NaN());
+        continue;
+      }
+      const Parsed result =
+          own_marks ? parse(plain_number(text, options_), value) : parse(text, value);
       if (result == Parsed::no_number)
         refuse_cell(row, place, "is not a number", "Fix the file, or read the column as classes.");
       if (result == Parsed::out_of_range) refuse(row, place);

@@ -17,6 +17,13 @@ struct CsvOptions {
   char separator = ',';
   /// True: the first line names the columns; otherwise they are "0", "1", ...
   bool header = true;
+  /// Texts of a missing value, such as {"NA", ""}: such a cell is NaN in a column of numbers, and
+  /// an error in one of integers. Classes take it as any text.
+  std::vector<std::string> missing{};
+  /// True: "1,5" is 1.5; separate cells by another character, or quote such numbers.
+  bool decimal_comma = false;
+  /// The character between groups of three digits: ',' reads "1,234.5" as 1234.5. 0: none.
+  char thousands = 0;
   int64_t max_bytes = int64_t(1) << 30;  // of the file; columns: at most 65,536
 };
 
@@ -74,14 +81,17 @@ class CsvTable {
                                 std::string_view remedy) const;
   template <class T> Tensor parsed(const std::vector<std::size_t>& places, DType dtype) const;
   void name_columns(bool header);
+  static CsvTable from(std::string_view text, const CsvOptions& options, std::string source);
 
   std::string source_;  // for messages
+  CsvOptions options_{};
   std::vector<std::string> columns_;
   CellTexts cells_;             // row by row
   std::vector<int64_t> lines_;  // the line in the file where each row begins, from 1
 };
 
-/// Throws FormatError for a file that is missing, not well formed or too large, with its line.
+/// Throws FormatError for a file that is missing, not well formed or too large, with its line, and
+/// for UTF-16; UsageError for options that contradict each other.
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options = {});
 

@@ -122,8 +122,20 @@ bool ends_with_any(std::string_view name, std::span<const std::string_view> endi
 
 LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options) {
   const MemoryScope scope(MemoryUse::workspace);
-  const NamedTensors file = load_safetensors(path).tensors;
-  NamedTensors state;
+  SafetensorsFile given = load_safetensors(path);
+  detail::strip_prefix(given, options.strip_prefix);
+  const NamedTensors& file = given.tensors;
+  SafetensorsFile renamed;
+  NamedTensors& state = renamed.tensors;
+  constexpr std::string_view whole_prefix = "transformer.";
+  const auto is_whole = [&](const std::string& name) {
+    return name.starts_with(whole_prefix) || name.starts_with("lm_head.");
+  };
+  const auto whole_name = [&](const std::string& name) {
+    return is_whole(name) ? name : std::string(whole_prefix) + name;
+  };
+  for (const auto& [name, what] : given.unsupported)
+    if (!ends_with_any(name, masks)) renamed.unsupported.emplace(whole_name(name), what);
   // The shape of a block's map to queries, keys and values shows the layout.
   bool inputs_first = false;
   for (const auto& [name, x] : file)
@@ -131,20 +143,21 @@ LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions 
       inputs_first = x.shape()[1] == 3 * x.shape()[0];
   for (const auto& [name, x] : file) {
     if (ends_with_any(name, masks)) continue;
-    const bool whole = name.starts_with("transformer.") || name.starts_with("lm_head.");
     const bool map = ends_with_any(name, linear_maps);
     const bool transposed = map && inputs_first && x.rank() == 2;
-    const bool first = state
-                           .emplace(whole ? name : "transformer." + name,
-                                    transposed ? views::transpose(x, 0, 1) : x)
-                           .second;
+    const bool first =
+        state.emplace(whole_name(name), transposed ? views::transpose(x, 0, 1) : x).second;
     if (!first)
       fail<FormatError>("load_gpt2", path.string(), " has ", in_quotes(name),
                         " with \"transformer.\" before it and without. Remove one of the two.");
   }
   const auto embedding = state.find("transformer.wte.weight");
   if (embedding != state.end()) state.emplace("lm_head.weight", embedding->second);
-  return load_state_dict(model, state, options);
+  // Errors have the file's names.
+  const bool any_whole = std::ranges::any_of(
+      file, [&](const auto& one) { return one.first.starts_with(whole_prefix); });
+  return detail::load_file(model, std::move(renamed), {.strict = options.strict}, path,
+                           any_whole ? std::string_view() : whole_prefix);
 }
 
 namespace {

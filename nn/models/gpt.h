@@ -92,7 +92,7 @@ struct Gpt final : Layer {
 /// transformers (whose Conv1D weights are [in, out] and are transposed here) or with linear layers.
 /// The prefix "transformer." and the tied lm_head.weight may be missing, but an lm_head.weight that
 /// is not the embedding is an error, because this model ties the two; stored causal masks are
-/// ignored. Otherwise as nn::load.
+/// ignored. Errors name the file's names. Otherwise as nn::load.
 LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options = {});
 
 /// Writes files for Hugging Face's GPT2LMHeadModel.from_pretrained(): model.safetensors and

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include <halftone/core/factory.h>
@@ -18,6 +19,7 @@ using data::CsvTable, data::csv_from_text, data::read_csv;
 
 namespace {
 
+namespace fs = std::filesystem;
 using Values = std::vector<double>;
 Values values(const Tensor& x) { return x.to_vector<double>(); }
 
@@ -57,8 +59,8 @@ TEST_CASE("invalid tables, with the line of the error") {
     return message_of<FormatError>([&] { csv_from_text(text); });
   };
   CHECK(message("a,b\n1,2\n3\n") ==
-        "[csv] line 3 has 1 cells, the first has 2. Every line must have as many.");
-  CHECK(message("a,a\n") == "[csv] two columns are called \"a\". Rename one.");
+        "[csv] the text, line 3: it has 1 cells, the first has 2. Every line must have as many.");
+  CHECK(message("a,a\n") == "[csv] the text: two columns are called \"a\". Rename one.");
   CHECK(message("a\n\"1\n2") == "[csv] the text, line 2: a quote is never closed. Close it.");
   CHECK(message("a\n1\"2") ==
         "[csv] the text, line 2: a quote inside a cell that does not begin with one. Quote the "
@@ -109,6 +111,52 @@ TEST_CASE("numbers are rounded once, to the dtype asked for") {
                                     {"x\nnan\n", i64}})
     CHECK(contains(refused(text, dtype), "cannot be a number in"));
   CHECK(contains(refused("x\n1e39x\n", f32), "is not a number"));
+}
+
+TEST_CASE("missing values, decimal commas and thousands") {
+  const auto column = [](const char* text, const data::CsvOptions& options, DType dtype = f64) {
+    return values(csv_from_text(text, options).column("x", dtype));
+  };
+  const Values some = column("x,y\n1,2\nNA,2\n,2\n NA ,3\n", {.missing = {"NA", ""}});
+  CHECK(some[0] == 1);
+  for (const std::size_t i : {1u, 2u, 3u}) CHECK(std::isnan(some[i]));
+  CHECK(message_of<FormatError>([&] { column("x\n1\nNA\n", {.missing = {"NA"}}, i64); }) ==
+        "[csv] the text, line 3, column \"x\": \"NA\" is a missing value, which no integer can be. "
+        "Read the column as f32, or fill the cell.");
+  CHECK_THROWS_AS(column("x\nNA\n", {}), FormatError);
+  const data::CsvOptions german{.separator = ';', .decimal_comma = true, .thousands = '.'};
+  CHECK(column("x;y\n1,5;2\n-1.234.567,25;0\n1e3;0\n12.345;0\n,5;0\n", german) ==
+        Values{1.5, -1234567.25, 1000, 12345, 0.5});
+  CHECK(column("x\n\"1,234.5\"\n+1\n", {.thousands = ','}) == Values{1234.5, 1});
+  CHECK(column("x\n\"1,234\"\n", {.thousands = ','}, i64) == Values{1234});
+  CHECK(column("x\n\"0,5\"\n", {.decimal_comma = true}) == Values{0.5});
+  for (const char* wrong : {"1.5", "1.2345", "1234.567", "1..234", ".123", "1,5,5", "1.234.56", "x",
+                            "", "+-1", "1,234.567"}) {
+    CAPTURE(wrong);
+    const std::string text = std::string("x;y\n") + wrong + ";0\n";
+    CHECK_THROWS_AS(column(text.c_str(), german), FormatError);
+  }
+  CHECK_THROWS_AS(column("x\n1.5\n", {.decimal_comma = true}), FormatError);
+  CHECK_THROWS_AS(column("x\n", {.thousands = '.'}), UsageError);
+  CHECK_THROWS_AS(column("x\n", {.decimal_comma = true, .thousands = ','}), UsageError);
+  CHECK_THROWS_AS(column("x\n", {.thousands = '1'}), UsageError);
+}
+
+TEST_CASE("a table in UTF-16 is called that, and errors name the file") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory / "t.csv";
+  for (const std::string& text :
+       {std::string("\xff\xfe"
+                    "a\0\n\0",
+                    6),
+        std::string("\xfe\xff\0a\0\n", 6), std::string("a\0\n\0", 4), std::string("\0a\0\n", 4)}) {
+    write_file(path, text);
+    CHECK(message_of<FormatError>([&] { read_csv(path); }) ==
+          "[csv] " + path.string() + " is UTF-16. Save it as UTF-8.");
+  }
+  write_file(path, "a,b\n1\n");
+  CHECK(contains(message_of<FormatError>([&] { read_csv(path); }),
+                 path.string() + ", line 2: it has 1"));
 }
 
 TEST_CASE("another table's classes give equal texts equal numbers") {

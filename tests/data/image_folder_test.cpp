@@ -179,6 +179,19 @@ TEST_CASE("image_folder explains what is missing") {
         "[ImageFiles] label out of range: x.png has label 2 of 2 classes. Number classes from 0.");
 }
 
+TEST_CASE("image_folder refuses a directory that is one level too high") {
+  const TemporaryDirectory root;
+  for (const char* part : {"train", "Test"})
+    for (const char* shape : {"circle", "square"}) write_image(root / part / shape / "1.png", 1);
+  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+        "[image_folder] the classes in " + root.path().string() +
+            " would be Test, train, which are parts of a dataset. Pass one of them, such as " +
+            (root / "Test").string() + ".");
+  CHECK(image_folder(root / "train").class_names() == std::vector<std::string>{"circle", "square"});
+  write_image(root / "train" / "2.png", 1);  // images of a class that is called so
+  CHECK(image_folder(root.path()).class_names() == std::vector<std::string>{"Test", "train"});
+}
+
 TEST_CASE("ImageFiles frees all memory") {
   const TemporaryDirectory root;
   write_image(root / "a" / "1.png", 1);

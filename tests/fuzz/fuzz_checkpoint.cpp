@@ -51,8 +51,11 @@ std::string true_manifest(const std::array<std::string_view, 3>& files) {
 /// Returns whether both files of tensors are valid, and every name is in the right one.
 bool tensors_are_valid(const fs::path& path) {
   const auto load = [&](std::string_view name) {
-    return accepted<FormatError, UnsupportedError>("load_safetensors",
-                                                   [&] { return load_safetensors(path / name); });
+    return accepted<FormatError, UnsupportedError>("load_safetensors", [&] {
+      SafetensorsFile file = load_safetensors(path / name);
+      file.require_all();
+      return file;
+    });
   };
   const auto model = load(train::model_file), others = load(train::optimizer_file);
   return model && others && std::ranges::none_of(others->tensors, [](const auto& item) {

@@ -90,6 +90,25 @@ TEST_CASE("under autocast recurrent layers run in low precision, their gradients
     amp::autocast(amp::CastPolicy::preset(preset).with(bf16), [&] { lstm(x), gru(x); });
 }
 
+TEST_CASE("a batch of 0: shapes as always, gradients of 0") {
+  const nn::Lstm lstm(3, 4, {.layers = 2, .batch_first = true, .bidirectional = true});
+  const nn::Gru gru(3, 4);
+  const auto [y, h, c] = lstm(rand({0, 5, 3}));
+  CHECK(y.shape() == Shape{0, 5, 8});
+  CHECK(h.shape() == Shape{4, 0, 4});
+  CHECK(c.shape() == Shape{4, 0, 4});
+  const auto of_gru = gru(rand({5, 0, 3}));
+  CHECK(of_gru.y.shape() == Shape{5, 0, 4});
+  CHECK(of_gru.h.shape() == Shape{1, 0, 4});
+  (sum(y) + sum(h) + sum(c) + sum(of_gru.y) + sum(of_gru.h)).backward();
+  for (const nn::Module* module :
+       {static_cast<const nn::Module*>(&lstm), static_cast<const nn::Module*>(&gru)})
+    for (const auto& [name, x] : const_cast<nn::Module*>(module)->named_parameters()) {
+      CAPTURE(name);
+      for (const double g : x.grad().to_vector<double>()) CHECK(g == 0);
+    }
+}
+
 TEST_CASE("recurrent layers refuse inputs that do not fit") {
   CHECK_THROWS_WITH_AS(nn::Lstm(0, 4), "[Lstm] the input size is 0. Use 1 or more.", UsageError);
   CHECK_THROWS_WITH_AS(nn::Gru(4, 0), "[Gru] the hidden size is 0. Use 1 or more.", UsageError);

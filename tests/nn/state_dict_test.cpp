@@ -98,6 +98,37 @@ TEST_CASE("without strict, the matching entries are loaded and the rest reported
   CHECK(layer.bias.to_vector<double>() == bias);
 }
 
+TEST_CASE("names with a prefix: the error names it, and strip_prefix removes it") {
+  const test::TemporaryDirectory directory;
+  nn::Sequential saved(nn::Linear(3, 2), nn::BatchNorm1d(2)),
+      model(nn::Linear(3, 2), nn::BatchNorm1d(2));
+  for (const std::string prefix : {"model.", "module.", "_orig_mod.", "module._orig_mod."}) {
+    nn::NamedTensors state;
+    for (const auto& [name, x] : nn::state_dict(saved)) state[prefix + name] = x;
+    const std::string message =
+        test::message_of<UsageError>([&] { nn::load_state_dict(model, state); });
+    CHECK(message.ends_with(" The names given begin with \"" + prefix +
+                            "\": pass .strip_prefix = \"" + prefix + "\"."));
+    CHECK(nn::load_state_dict(model, state, {.strip_prefix = prefix}).unexpected.empty());
+    save_safetensors(directory / "x", state);
+    CHECK(test::contains(test::message_of<UsageError>([&] { nn::load(model, directory / "x"); }),
+                         "pass .strip_prefix = "));
+    nn::init::constant(model.parameters()[0], 7);
+    nn::load(model, directory / "x", {.strip_prefix = prefix});
+    CHECK(model.parameters()[0].to_vector<float>() == saved.parameters()[0].to_vector<float>());
+    state["0.weight"] = ones({2, 3});
+    CHECK(test::message_of<UsageError>([&] {
+            nn::load_state_dict(model, state, {.strip_prefix = prefix});
+          }) == "[load_state_dict] \"0.weight\" is given with the prefix \"" + prefix +
+                    "\" and without. Remove one of the two.");
+  }
+  // Names that only happen to agree at their end are no prefix.
+  CHECK(!test::contains(test::message_of<UsageError>([&] {
+                          nn::load_state_dict(model, {{"x.0.bias", ones({2})}});
+                        }),
+                        "strip_prefix"));
+}
+
 TEST_CASE("a file that does not fit is named") {
   const test::TemporaryDirectory directory;
   const auto path = directory / "other.safetensors";

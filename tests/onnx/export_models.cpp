@@ -48,6 +48,13 @@ void write(const std::string& name, ht::nn::Layer& model, const ht::Tensor& inpu
       options);
 }
 
+/// With an f32 result, because NumPy has no bf16.
+void write_bf16(const std::string& name, ht::nn::Layer& model, const ht::Tensor& input) {
+  write(name, model,
+        [&](const auto& in) { return std::vector<ht::Tensor>{cast(model(in[0]), ht::f32)}; },
+        {input}, {.region = ht::amp::Region{.dtype = ht::bf16}});
+}
+
 ht::Tensor images(int64_t channels, int64_t size) {
   return ht::randn({rows, channels, size, size});
 }
@@ -77,7 +84,9 @@ void write_models() {
   ht::nn::models::Gpt gpt({.vocabulary = 65, .context = 32, .layers = 3, .heads = 4, .width = 64});
   write("gpt", gpt, tokens(65, 32));
   ht::nn::models::LeNet half;
-  write("lenet_bf16_casts", half, images(1, 28), {.region = ht::amp::Region{.dtype = ht::bf16}});
+  write_bf16("lenet_bf16_casts", half, images(1, 28));
+  auto bf16_mlp = ht::nn::models::mlp({64, 48, 10});
+  write_bf16("mlp_bf16_casts", bf16_mlp, ht::randn({rows, 64}));
   ht::nn::models::Gpt small(
       {.vocabulary = 65, .context = 16, .layers = 1, .heads = 2, .width = 32});
   write("gpt_f16_casts", small, tokens(65, 16), {.region = ht::amp::Region{.dtype = ht::f16}});
@@ -222,6 +231,13 @@ void write_functions() {
   const std::pair<const char*, One> pictures[]{
       {"max_pool",
        [](T a) { return max_pool2d(a, {.kernel = 3, .stride = ht::Pair(2), .padding = 1}); }},
+      {"max_pool_ceil",
+       [](T a) { return max_pool2d(a, {.kernel = 3, .stride = ht::Pair(2), .ceil_mode = true}); }},
+      {"max_pool_ceil_padding",
+       [](T a) {
+         return max_pool2d(a,
+                           {.kernel = 2, .stride = ht::Pair(3), .padding = 1, .ceil_mode = true});
+       }},
       {"avg_pool",
        [](T a) { return avg_pool2d(a, {.kernel = 3, .stride = ht::Pair(2), .padding = 1}); }},
       {"avg_pool_inside",

@@ -181,6 +181,28 @@ TEST_CASE("save_onnx: casts of autocast are Cast nodes, and a weight is cast onc
   CHECK(file.weight_types.at("0.weight") == 1);
 }
 
+TEST_CASE("save_onnx: products in bf16 are in f32, which onnxruntime's CPU has") {
+  manual_seed(1);
+  auto model = nn::models::mlp({6, 5, 4});
+  model.to(bf16);
+  const Folder folder;
+  save_onnx(model, {ones({1, 6}, bf16)}, folder.path);
+  const File file = read(folder.path);
+  CHECK(file.count("Gemm") == 2);
+  CHECK(file.count("Relu") == 1);
+  CHECK(file.count("Cast") == 10);  // operands and results of two products and a Relu; two biases
+}
+
+TEST_CASE("save_onnx: max_pool2d with ceil_mode is padded, also if windows begin in the padding") {
+  const auto pool = [](PoolOptions options) {
+    Custom model([=](const Tensor& x) { return max_pool2d(x, options); });
+    return message_of(model, ones({2, 1, 7, 6}));
+  };
+  CHECK(pool({.kernel = 2, .ceil_mode = true}) == "no error");
+  CHECK(pool({.kernel = 3, .stride = Pair(2), .padding = 1, .ceil_mode = true}) == "no error");
+  CHECK(pool({.kernel = 2, .stride = Pair(4), .padding = 1, .ceil_mode = true}) == "no error");
+}
+
 TEST_CASE("save_onnx: quantizers are pairs of nodes where ONNX has the format") {
   const struct {
     const char* quantizer;

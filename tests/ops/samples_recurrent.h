@@ -50,9 +50,8 @@ template <class Op> std::vector<ErrorCase> recurrent_errors(int64_t gates) {
                             ", 2] f32. With h states they must be [time, n, " + g + " h] and [" +
                             g + " h, h].",
                         with({3, 1, 7}, {1, 2}, {wide, 2}, wide)),
-      error<ShapeError>(
-          "[" + op + "] x is [0, 1, " + two + "] f32. It must have steps and samples.",
-          with({0, 1, wide}, {1, 2}, {wide, 2}, wide)),
+      error<ShapeError>("[" + op + "] x is [0, 1, " + two + "] f32. It must have steps.",
+                        with({0, 1, wide}, {1, 2}, {wide, 2}, wide)),
       error<ShapeError>("[" + op + "] h0 is [2, 2] f32 for x [3, 1, " + two +
                             "] f32 and weights of 2 states. It must be [1, 2].",
                         with({3, 1, wide}, {2, 2}, {wide, 2}, wide)),

@@ -140,6 +140,28 @@ TEST_CASE("an output layer of its own is refused: this model ties it to the embe
   CHECK(contains(message_of<FormatError>(load), "Remove one of the two"));
 }
 
+TEST_CASE("GPT: errors have the file's path and names") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "gpt2.safetensors";
+  NamedTensors file;
+  for (const auto& [name, x] : nn::load_safetensors(fixture("gpt2_weights.safetensors")).tensors)
+    file[name.starts_with("transformer.") ? name.substr(12) : name] = x;
+  nn::models::Gpt model({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});
+  const auto message = [&](const NamedTensors& tensors, nn::LoadOptions options = {}) {
+    nn::save_safetensors(path, tensors);
+    return message_of<UsageError>([&] { nn::models::load_gpt2(model, path, options); });
+  };
+  CHECK(message(file).empty());
+  NamedTensors less = file, prefixed;
+  less.erase("h.0.ln_1.bias"), less["h.0.ln_1.extra"] = ones({1});
+  CHECK(contains(message(less), path.string() + " does not fit the module: Missing: h.0.ln_1.bias. "
+                                                "Unexpected: h.0.ln_1.extra."));
+  for (const auto& [name, x] : file) prefixed["model.transformer." + name] = x;
+  CHECK(contains(message(prefixed), "pass .strip_prefix = \"model.transformer.\""));
+  CHECK(message(prefixed, {.strip_prefix = "model.transformer."}).empty());
+  CHECK(message(prefixed, {.strip_prefix = "model."}).empty());
+}
+
 TEST_CASE("GPT: sizes, ties and files") {
   const nn::models::Gpt character(
       {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384});

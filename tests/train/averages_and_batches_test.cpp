@@ -230,6 +230,12 @@ TEST_CASE(
   CHECK(first == shares(1));
   CHECK(first != shares(2));
   CHECK(first[0] != first[5]);
+  TrainerRun run({.max_epochs = 1});
+  data::Batch ignored{ones({2, 12}), from({1.0, -100.0}, i64)};
+  CHECK(
+      message_of<UsageError>([&] { train::Mixup(4).on_batch_start(run.trainer, ignored); }) ==
+      "[Mixup] the label -100 is none of the 4 classes: an ignored sample has no probabilities to "
+      "blend. Leave such samples out of the dataset, or train without Mixup.");
   CHECK_THROWS_AS(train::Mixup(1), UsageError);
   CHECK_THROWS_AS(train::Mixup(4, {.alpha = -1}), UsageError);
 }

@@ -113,7 +113,15 @@ TEST_CASE("Trainer: keeps the last and the best by the metrics of exactly their 
                     .monitor = "val/score",
                     .larger_is_better = larger,
                     .callbacks = {hooks}});
-    run.trainer.fit(trainer_loader(), trainer_loader());
+    const train::FitResult result = run.trainer.fit(trainer_loader(), trainer_loader());
+    const fs::path root = directory / "checkpoints";
+    CHECK(result.best_checkpoint == root / train::checkpoint_name(larger ? 30 : 10));
+    CHECK(fs::read_symlink(root / "best") == result.best_checkpoint.filename());
+    TrainerCase loaded(5);
+    nn::load(loaded.model, root / "best" / "model.safetensors");
+    CHECK(train::valid_checkpoints(root).size() == (larger ? 3 : 4));  // the link is none of them
+    CHECK(train::damaged_checkpoints(root).empty());
+    CHECK_THROWS_AS(train::remove_checkpoint(root / "best"), UsageError);
     std::set<int64_t> kept;
     for (const auto& found : train::valid_checkpoints(directory / "checkpoints"))
       kept.insert(found.state.step);

@@ -77,6 +77,16 @@ TEST_CASE("Trainer: Lightning's words name strategies") {
   }
   CHECK(message_of<UsageError>([] { train::strategy_for("bf16-mixd"); }) ==
         "[Trainer] there is no precision named \"bf16-mixd\". Did you mean \"bf16-mixed\"?");
+  for (const auto& [word, strategy] : {std::pair("16", "amp-fp16"),
+                                       {"fp16", "amp-fp16"},
+                                       {"bf16", "amp-bf16"},
+                                       {"32", "fp32"},
+                                       {"64", "fp64"}}) {
+    const std::string end =
+        std::string("named \"") + word + "\". Did you mean \"" + strategy + "\"?";
+    CHECK(message_of<UsageError>([&] { train::strategy_for(word); }).ends_with(end));
+    CHECK(message_of<UsageError>([&] { amp::Strategy::named(word); }).ends_with(end));
+  }
 }
 
 /// Does steps on all samples at once, in accumulated batches of 16 or one of 64.

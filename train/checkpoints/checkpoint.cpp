@@ -59,7 +59,9 @@ void write_tensors(const fs::path& path, const TensorSource& tensors) {
 
 optim::NamedTensors read_tensors(const fs::path& path) {
   try {
-    return load_safetensors(path).tensors;
+    SafetensorsFile file = load_safetensors(path);
+    file.require_all();
+    return std::move(file.tensors);
   } catch (const Error& error) {
     fail<FormatError>("checkpoint", "cannot read the tensors: ", error.what());
   }

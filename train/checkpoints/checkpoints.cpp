@@ -39,6 +39,11 @@ std::vector<fs::path> entries_of(const fs::path& directory) {
   return entries;
 }
 
+bool is_best_link(const fs::path& path) {
+  std::error_code ignored;
+  return path.filename() == best_link && fs::is_symlink(fs::symlink_status(path, ignored));
+}
+
 bool verified(const fs::path& path) {
   try {
     verify_checkpoint(path);
@@ -58,7 +63,7 @@ std::optional<CheckpointState> likely_state(const fs::path& path) {
 std::vector<FoundCheckpoint> likely_checkpoints(const fs::path& root) {
   std::vector<FoundCheckpoint> found;
   for (const fs::path& path : entries_of(root)) {
-    if (path.filename().string().starts_with('.')) continue;
+    if (path.filename().string().starts_with('.') || is_best_link(path)) continue;
     if (auto state = likely_state(path)) found.push_back({path, std::move(*state)});
   }
   std::ranges::sort(found, {}, [](const FoundCheckpoint& one) {
@@ -167,7 +172,9 @@ bool looks_like_checkpoint(const fs::path& path) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
   if (type != fs::file_type::not_found && error) cannot_list(path, error);
-  if (path.filename().string().starts_with('.') || type != fs::file_type::directory) return false;
+  if (path.filename().string().starts_with('.') || type != fs::file_type::directory ||
+      is_best_link(path))
+    return false;
   bool empty = true;
   for (const fs::path& entry : entries_of(path)) {
     const std::string file = entry.filename().string();
@@ -254,6 +261,25 @@ std::vector<Keeper::Name> Keeper::best_of(const std::vector<Name>& names,
   return best;
 }
 
+/// Returns all names of step_of_name(), and forgets what is known of others.
+std::vector<Keeper::Name> Keeper::names() {
+  std::vector<Name> names;
+  for (const fs::path& path : entries_of(root_))
+    if (Name name = path.filename().string(); step_of_name(name)) names.push_back(std::move(name));
+  std::erase_if(known_, [present = std::set(names.begin(), names.end())](const auto& one) {
+    return !present.contains(one.first);
+  });
+  return names;
+}
+
+std::optional<fs::path> Keeper::best(const Retention& retention) {
+  if (retention.best < 1) return std::nullopt;
+  Retention first = retention;
+  first.best = 1;
+  const std::vector<Name> best = best_of(by_step(names()), first);
+  return best.empty() ? std::nullopt : std::optional(root_ / best.front());
+}
+
 std::vector<fs::path> Keeper::keep(const Retention& retention) {
   if (retention.last < 1 || retention.best < 0)
     fail<UsageError>("checkpoint", "the last ", retention.last, " and the best ", retention.best,
@@ -261,13 +287,8 @@ std::vector<fs::path> Keeper::keep(const Retention& retention) {
   if (retention.best > 0 && retention.metric.empty())
     fail<UsageError>("checkpoint", "the best ", retention.best,
                      " by no metric. Name one of CheckpointState::numbers.");
-  std::vector<Name> names;
-  for (const fs::path& path : entries_of(root_))
-    if (Name name = path.filename().string(); step_of_name(name)) names.push_back(std::move(name));
+  std::vector<Name> names = this->names();
   if (int64_t(names.size()) <= 1) return {};
-  std::erase_if(known_, [present = std::set(names.begin(), names.end())](const auto& one) {
-    return !present.contains(one.first);
-  });
   names = by_step(std::move(names));
 
   std::set<Name> stay;

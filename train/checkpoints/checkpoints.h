@@ -13,6 +13,9 @@
 
 namespace halftone::train {
 
+/// The name of a link to the best checkpoint, next to it. It is no checkpoint of its own.
+inline constexpr const char* best_link = "best";
+
 struct FoundCheckpoint {
   std::filesystem::path path;
   CheckpointState state;
@@ -73,6 +76,10 @@ class Keeper {
   /// never displaces a good one. A checkpoint without the metric, or with NaN, is never among the
   /// best. One that also has other files is left alone. Throws UsageError for numbers out of range.
   std::vector<std::filesystem::path> keep(const Retention& retention);
+  /// Returns the checkpoint that is the best by the retention's metric, of equal ones the newer;
+  /// all its bytes are verified. Considers the same ones as keep(). Returns nullopt if there is
+  /// none, or if the retention keeps no best ones.
+  std::optional<std::filesystem::path> best(const Retention& retention);
 
  private:
   /// Inode, size and time of each of a checkpoint's files.
@@ -87,6 +94,7 @@ class Keeper {
   Known& look_at(const Name& name);
   const std::optional<CheckpointState>& state_of(const Name& name);
   bool verified(const Name& name);
+  std::vector<Name> names();
   std::vector<Name> by_step(std::vector<Name> names);
   std::vector<Name> best_of(const std::vector<Name>& names, const Retention& retention);
 

@@ -155,6 +155,26 @@ void TrainingDirectory::save(const CheckpointState& at,
   remove_old();
 }
 
+void TrainingDirectory::remove_old() {
+  const fs::path link = checkpoints_ / best_link, next = checkpoints_ / ".best";
+  std::error_code ignored;
+  const fs::file_type there = fs::symlink_status(link, ignored).type();
+  // What is not a link is the user's.
+  if (there == fs::file_type::not_found || there == fs::file_type::symlink) {
+    const fs::path best = this->best();
+    if (best.empty()) {
+      if (there == fs::file_type::symlink) fs::remove(link, ignored);
+    } else if (fs::read_symlink(link, ignored) != best.filename()) {
+      fs::remove(next, ignored);
+      std::error_code error;
+      fs::create_directory_symlink(best.filename(), next, error);
+      if (!error) fs::rename(next, link, error);
+      if (error) fs::remove(link, ignored);  // rather none than a wrong one
+    }
+  }
+  keeper_.keep(options_.retention);
+}
+
 bool TrainingDirectory::holds(const CheckpointState& at) const {
   const auto lacks = [&](const char* mark) {
     return saved_->state.numbers.contains(mark) && !at.numbers.contains(mark);

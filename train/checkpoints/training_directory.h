@@ -46,8 +46,12 @@ class TrainingDirectory {
   /// Calls `write` with the next free name, and then removes checkpoints that need not be kept.
   void save(const CheckpointState& at,
             const std::function<void(const std::filesystem::path&)>& write);
-  /// Removes the checkpoints that the retention does not keep.
-  void remove_old() { keeper_.keep(options_.retention); }
+  /// Removes the checkpoints that the retention does not keep. Before that, makes the link
+  /// checkpoints/best name the best one, or removes the link if there is none. A file system
+  /// without links has no such name.
+  void remove_old();
+  /// Returns the best checkpoint as Keeper::best(); empty if there is none.
+  std::filesystem::path best() { return keeper_.best(options_.retention).value_or(""); }
   /// Returns whether the last checkpoint, saved or found by open(), is of this position, and as
   /// finished and as planned as this one.
   bool holds(const CheckpointState& at) const;

@@ -52,8 +52,7 @@ void check_inputs(std::string_view op, int64_t gates, const Tensor& x, const Ten
                      ". With h states they "
                      "must be [time, n, ",
                      gates, " h] and [", gates, " h, h].");
-  if (x.size(0) < 1 || x.size(1) < 1)
-    fail<ShapeError>(op, "x is ", described(x), ". It must have steps and samples.");
+  if (x.size(0) < 1) fail<ShapeError>(op, "x is ", described(x), ". It must have steps.");
   check::vector_of(op, "bias", bias, gates * h);
 }
 
