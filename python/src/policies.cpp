@@ -191,6 +191,7 @@ class Emulation {
   void forward(const nb::callable& run, bool records) {
     std::optional<NoGrad> evaluates;
     if (!records) evaluates.emplace();
+    records_ = records;
     const std::size_t depth = scopes_.size();
     try {
       training_->forward([&] {
@@ -230,16 +231,20 @@ class Emulation {
           at->first, CastClass::low_precision, "products",
           OpFacts{.sums = sums_over_last,
                   .flops = [](std::span<const Tensor>) { return flops_of_unseen; }});
-    InputCaster* const caster = active_caster();
-    if (!caster) return;
     flops_of_unseen = flops;
-    Call call;
-    for (int i : {0, 1}) {
-      call.inputs.push_back(zeros({1, 1}));
-      call.before.push_back(dtype_text(call.inputs[std::size_t(i)]));
+    const amp::Region& region = training_->region();
+    const amp::CastDecision listed =
+        training_->strategy().autocast && region.policy
+            ? region.policy->decide(*amp::CastPolicy::info("matmul"), {})
+            : amp::CastDecision();
+    amp::Session::Decision ruled;
+    bool rounds = false;
+    if (records_ || session().rules().in_evaluation) {
+      const std::vector<Tensor> inputs{zeros({1, 1}), zeros({1, 1})};
+      ruled = session().decide(*at->second, inputs, 1);
+      rounds = session().tap(inputs, inputs, 1) || ruled.result || ruled.accumulate;
     }
-    call.plan = caster->plan(*at->second, call.inputs, false);
-    if (!call.changes()) return;
+    if (!rounds && ruled.cast_class.value_or(listed.cast_class) != CastClass::low_precision) return;
     const CallScope* const scope = CallScope::innermost();
     fail<UnsupportedError>(
         "policy " + file_.base.name, "the policy rounds or casts ", function, ", which ",
@@ -317,6 +322,7 @@ class Emulation {
   std::vector<Tensor> parameters_;
   std::optional<amp::Training> training_;
   std::vector<std::unique_ptr<CallScope>> scopes_;
+  bool records_ = false;  // whether the last pass was one of training
 };
 
 }  // namespace
