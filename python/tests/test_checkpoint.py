@@ -5,7 +5,7 @@ import halftone as ht
 
 STOCHASTIC = [{"match": {"op": "linear"}, "input": {"format": "e2m1", "rounding": "stochastic", "scale": {"per": "tensor"}},
                "weight": "e2m3", "grad_output": {"format": "e5m2", "rounding": "stochastic"}}]
-ROUNDED = [{"match": {"op": "linear"}, "input": "e2m3", "weight": "e2m1", "grad_output": "e5m2"}]
+ROUNDED = [{"match": {"op": "linear"}, "input": "e2m3", "weight": "e4m3", "grad_output": "e5m2"}]
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 FORMS = ["none", "reentrant", "not reentrant", "early stop off", "sequential", "nested"]
 
@@ -81,8 +81,8 @@ def test_gradients_by_hand(torch, form):
     class Rounded(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, w, b):
-            ctx.save_for_backward(q(x, "e2m3"), q(w, "e2m1"))
-            return torch.nn.functional.linear(q(x, "e2m3"), q(w, "e2m1"), b)
+            ctx.save_for_backward(q(x, "e2m3"), q(w, "e4m3"))
+            return torch.nn.functional.linear(q(x, "e2m3"), q(w, "e4m3"), b)
 
         @staticmethod
         def backward(ctx, dy):
