@@ -49,7 +49,7 @@ class _Mode(TorchFunctionMode):
             y = function(*args, **kwargs)
         if products.flops:
             self.native.unseen(resolve_name(function) or str(function), products.flops)
-        else:
+        elif not products.met:
             _NO_PRODUCT.add(function)
         return y
 
@@ -64,11 +64,22 @@ def _parameters(model):
     return [(name, torch_to_numpy(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
 
 
+def _refuse_compiled(modules):
+    for path, module in modules:
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
+            from .errors import UnsupportedError
+
+            what = f'module "{path}"' if path else "the model"
+            raise UnsupportedError(f"[Policy.apply] {what} was compiled by torch.compile, where no rule reaches. "
+                                   "Give the policy the model as it was before.")
+
+
 class _Bound:
     """A native emulation, and the modules and parameters that it was made for."""
 
     def __init__(self, file, model):
         self.modules = list(model.named_modules())
+        _refuse_compiled(self.modules)
         self.paths = {module: i for i, (_, module) in enumerate(self.modules)}
         self.native = _native.Emulation(file, [path for path, _ in self.modules], _parameters(model))
         self.parameters, self.pointers = self._parameters_of(model)
@@ -130,15 +141,25 @@ class Emulated(torch.nn.Module):
     def _run(self, bound, start, work):
         """Returns work() in the mode, with hooks, where start(function) calls the function in the native module."""
         native, paths, thread = bound.native, bound.paths, threading.get_ident()
-        results = []
+        results, compiled = [], []
 
         def enter(module, _):
             if module in paths and threading.get_ident() == thread:
                 native.enter(paths[module])
+                if isinstance(module, torch.jit.ScriptModule):  # its operations pass no mode for functions
+                    compiled.append(Products())
+                    compiled[-1].__enter__()
 
         def leave(module, _, __):
             if module in paths and threading.get_ident() == thread:
-                native.leave()
+                try:
+                    if isinstance(module, torch.jit.ScriptModule):
+                        products = compiled.pop()
+                        products.__exit__(None, None, None)
+                        if products.flops:
+                            native.unseen(f"torch.jit.{module.original_name}", products.flops)
+                finally:
+                    native.leave()
 
         def run():
             if any(isinstance(mode, _Mode) and mode.native is native for mode in _get_current_function_mode_stack()):

@@ -24,10 +24,13 @@ class Products(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.flops = 0
+        self.flops, self.met = 0, False  # met: whether there is a product, also one of no elements
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # a mode for functions would take the operation for a call of the model
+            return self._counted(function, args, kwargs or {})
+
+    def _counted(self, function, args, kwargs):
         packet = function._overloadpacket
         name, counts = packet.__name__, flop_registry.get(packet)
         if not counts and name not in _OTHERS:
@@ -36,6 +39,7 @@ class Products(TorchDispatchMode):
             if y is not NotImplemented:
                 return y
         y = function(*args, **kwargs)
+        self.met = self.met or bool(counts) or name in _OTHERS
         if counts:
             self.flops += counts(*args, **kwargs, out_val=y)
         elif name in _OTHERS and packet is getattr(torch.ops.aten, name, None):

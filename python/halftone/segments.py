@@ -1,4 +1,5 @@
 """torch.utils.checkpoint under a policy: a segment that backward runs again has the policy of its first run."""
+import sys
 import threading
 
 import torch.utils.checkpoint as checkpoint
@@ -41,7 +42,9 @@ def _follow_checkpoints():
     def wrapped(function, *args, **kwargs):
         return generator(_Segment(function, False) if RUNNING.stack else function, *args, **kwargs)
 
-    setattr(checkpoint, name, wrapped)
+    for module in list(sys.modules.values()):  # also where torch.distributed imported it
+        if vars(module).get(name) is generator:
+            setattr(module, name, wrapped)
 
 
 _follow_checkpoints()

@@ -104,7 +104,8 @@ std::vector<Ready> own_quantizers(const policy::PolicyFile& file) {
   std::vector<Ready> own;
   for (const policy::Rule& rule : file.rules.rules)
     for (const auto& [role, said] : rule.roles) {
-      const bool known = std::ranges::any_of(own, [&](const Ready& r) { return r.name == said.named; });
+      const bool known =
+          std::ranges::any_of(own, [&](const Ready& r) { return r.name == said.named; });
       if (said.kind != policy::RoleRule::Kind::grid || said.named.empty() || known) continue;
       policy::PolicyFile alone;
       alone.base = file.base;
@@ -171,9 +172,12 @@ void add_numbers(nb::module_& module) {
       .def("__hash__",
            [](const NumberFormat& f) { return nb::hash(nb::str(described(f).c_str())); })
       .def("__reduce__",
-           [](const nb::object& f) { return nb::make_tuple(f.type(), nb::make_tuple(f.attr("name"))); })
+           [](const nb::object& f) {
+             return nb::make_tuple(f.type(), nb::make_tuple(f.attr("name")));
+           })
       .def("__repr__", [](const NumberFormat& f) { return "Format('" + described(f) + "')"; });
-  nb::class_<Ready>(module, "Quantizer", "A grid with its scaling: a name, or an object as in a policy file.")
+  nb::class_<Ready>(module, "Quantizer",
+                    "A grid with its scaling: a name, or an object as in a policy file.")
       .def("__init__",
            [](Ready* self, const nb::object& name) { new (self) Ready(ready(text_of(name))); })
       .def_ro("name", &Ready::name)

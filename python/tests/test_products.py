@@ -170,6 +170,30 @@ def test_other_products_are_refused_or_listed(torch, name, grad):
     assert site["path"] == "inside" and site["flops"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_compiled_modules_are_refused_or_listed(torch):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.jit.script(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())))
+    x = torch.randn(4, 8)
+    with pytest.raises(ht.UnsupportedError, match='rounds or casts torch.jit.Sequential, which module "1" calls'):
+        policy([{"match": {"asks": "low_precision"}, "input": "e2m1"}]).apply(model)(x)
+    some = policy([{"match": {"path": "0"}, "input": "e2m3"}])
+    table = some.resolve(model, x)
+    assert ": 1 sites, 64 parameters, 50.0 % of the flops" in table and "no rule reaches: 1/torch.jit.Sequential.0" in table
+    emulated = some.apply(model, x)
+    with pytest.raises(RuntimeError):
+        emulated(x[:, :2])
+    assert torch.equal(emulated(x), model(ht.round_to(x, "e2m3")))
+
+
+def test_modules_under_torch_compile_are_refused(torch):
+    in_place = torch.nn.Linear(8, 8)
+    in_place.compile(backend="eager")
+    for compiled in (torch.compile(torch.nn.Linear(8, 8), backend="eager"), in_place):
+        with pytest.raises(ht.UnsupportedError, match='module "1" was compiled by torch.compile'):
+            policy([]).apply(torch.nn.Sequential(torch.nn.Linear(8, 8), compiled))
+
+
 def test_functions_without_products_stay_unlisted(torch):
     model = Calls(torch, lambda x, w: torch.nn.functional.hardtanh(x).cumsum(0).sort().values * w, 4)
     rules = policy([{"match": {"op": "mul"}, "input": "e2m1"}])
