@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from . import _native
 from .arrays import torch_to_numpy
 from .composed import COMPOSED
+from .errors import DTypeError, UnsupportedError, UsageError
 from .products import Products
 from .segments import RUNNING
 from .torch_functions import OPERATIONS, Treated, passed
@@ -58,8 +59,6 @@ def _parameters(model):
     """Names and memory; each parameter once."""
     for name, x in model.named_parameters():
         if x.dtype != torch.float32:
-            from .errors import DTypeError
-
             raise DTypeError(f"[Policy.apply] parameter {name} is {x.dtype}. Give the policy a model in f32: it casts itself.")
     return [(name, torch_to_numpy(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
 
@@ -67,8 +66,6 @@ def _parameters(model):
 def _refuse_compiled(modules):
     for path, module in modules:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
-            from .errors import UnsupportedError
-
             what = f'module "{path}"' if path else "the model"
             raise UnsupportedError(f"[Policy.apply] {what} was compiled by torch.compile, where no rule reaches. "
                                    "Give the policy the model as it was before.")
@@ -190,12 +187,29 @@ class Emulated(torch.nn.Module):
 
         return again
 
-    def forward(self, *args, **kwargs):
+    def _new_pass(self, calls, work):
+        if RUNNING.stack:
+            raise UsageError("[Emulated.forward] a module under a policy is called inside of another one. "
+                             "Put one policy on the whole model: its rules name modules by their paths.")
         with self._lock:
             self._follow()
             bound = self._bound
-            y = self._run(bound, lambda run: bound.native.forward(run, torch.is_grad_enabled()),
-                          lambda: self.model(*args, **kwargs))
+            records = torch.is_grad_enabled() or (calls is not None and calls.records)
+
+            def noted():
+                if calls:
+                    calls.passes.append(self._segment(bound))
+                return work()
+
+            return self._run(bound, lambda run: bound.native.forward(run, records), noted)
+
+    def forward(self, *args, **kwargs):
+        calls = RUNNING.calls
+        again = calls.next() if calls else None
+        if again:
+            y = again(lambda: self.model(*args, **kwargs))
+        else:
+            y = self._new_pass(calls, lambda: self.model(*args, **kwargs))
         return y.float() if isinstance(y, torch.Tensor) and y.dtype in (torch.float16, torch.bfloat16) else y
 
     def end_step(self):
@@ -205,7 +219,8 @@ class Emulated(torch.nn.Module):
 
     def table(self):
         """The table of `halftone-lab show`, of the sites met until now."""
-        return self._native.table()
+        with self._lock:
+            return self._native.table()
 
 
 def survey(file, model, example):

@@ -139,3 +139,38 @@ def test_late_and_repeated_backward(torch, reentrant):
         results.append([x.grad, *(p.grad for p in model.parameters())])
     for a, b in zip(*results, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_module_under_a_policy_in_a_segment(torch, reentrant):
+    """A segment that calls whole modules under policies runs their first passes again."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Around(torch.nn.Module):
+        def __init__(self, inside, cut):
+            super().__init__()
+            self.inside, self.cut = inside, cut
+
+        def forward(self, x):
+            run = lambda x: self.inside(torch.tanh(self.inside(x) @ torch.ones(4, 16))) * 2
+            return checkpoint(run, x, use_reentrant=reentrant) if self.cut else run(x)
+
+    results = []
+    for cut in (False, True):
+        model, x = blocks_of(torch, "none", torch.nn.Linear), torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
+        network = Around(policy(STOCHASTIC, seed=3).apply(model, x), cut)
+        results.append(gradients(torch, network, model, x))
+        with torch.no_grad():
+            results[-1] += [network(x), network(x)]
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(results[0][0], results[0][-1])  # rules rest in evaluation
+
+
+def test_a_policy_inside_of_another_is_refused(torch):
+    model, x = torch.nn.Linear(8, 8), torch.randn(2, 8)
+    inside = policy([{"weight": "e4m3"}]).apply(model)
+    outside = policy([{"weight": "e4m3"}]).apply(torch.nn.Sequential(torch.nn.Linear(8, 8), inside))
+    with pytest.raises(ht.UsageError, match="is called inside of another one. Put one policy on the whole model"):
+        outside(x)
+    assert torch.equal(inside(x), policy([{"weight": "e4m3"}]).apply(model)(x))
