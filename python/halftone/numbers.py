@@ -15,6 +15,17 @@ def _seed(seed):
     return seed
 
 
+def _quantizer(value):
+    if isinstance(value, _native.Quantizer):
+        return value
+    return _native.Quantizer(value if isinstance(value, (str, dict)) else str(getattr(value, "name", value)))
+
+
+def quantizer_of(text, name):
+    """Returns a Quantizer that was saved."""
+    return _native.quantizer_of(text, name)
+
+
 def _straight_through(x, function):
     if not is_torch(x) or not x.requires_grad:
         return function(x)
@@ -27,17 +38,17 @@ def quantize(x, quantizer, axis=-1, rounding=None, seed=None):
     """Returns x on a quantizer's grid, in x's dtype and kind.
 
     x: a numpy array, a tensor of PyTorch, anything with DLPack, a list or a number; f64, f32, f16 or
-    bf16 on the CPU. quantizer: a name of formats() or quantizers(), eXmY, intN. Blocks run along
-    `axis`. rounding: a name of roundings(); default: the quantizer's own. seed: of stochastic
+    bf16 on the CPU. quantizer: a name of formats() or quantizers(), eXmY, intN, an object as in a
+    policy file, a Format or a Quantizer. Blocks run along `axis`. rounding: a name of roundings(); default: the quantizer's own. seed: of stochastic
     rounding; None draws from a generator that manual_seed() restarts. A tensor of PyTorch that
     requires a gradient gets that of the identity. Raises UsageError for unknown names and for dtypes
     that do not hold the results, DTypeError for integers, ShapeError for an axis out of range.
     """
-    seed, axis, name = _seed(seed), operator.index(axis), str(quantizer if isinstance(quantizer, str) else getattr(quantizer, "name", quantizer))
+    seed, axis, grid = _seed(seed), operator.index(axis), _quantizer(quantizer)
 
     def rounded(x):
         array, dtype, back = to_numpy(x)
-        return back(_native.quantize(array, dtype, axis, name, rounding, seed))
+        return back(_native.quantize(array, dtype, axis, grid, rounding, seed))
 
     return _straight_through(x, rounded)
 

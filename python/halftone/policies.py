@@ -5,11 +5,16 @@ import os
 from . import _native
 
 
+def _parsed(text, where, quantizers):
+    return Policy(_native.parse_policy(text, where), quantizers)
+
+
 class Policy:
     """A policy file (docs/policy_files.md): which tensor of which layer gets which number format."""
 
-    def __init__(self, file):
+    def __init__(self, file, quantizers=None):
         self._file = file
+        self._quantizers = {each.name: each for each in _native.own_quantizers(file)} if quantizers is None else quantizers
 
     @classmethod
     def load(cls, path):
@@ -31,6 +36,13 @@ class Policy:
     meant_for = property(lambda self: list(self._file.meant_for), doc='"for": models; empty: all')
     text = property(lambda self: self._file.text, doc="the whole policy as text, without `extends`")
     hash = property(lambda self: self._file.hash, doc="the hash that C++ computes")
+
+    def quantizer(self, name):
+        """Returns the Quantizer that the policy's rules call by this name, or a ready-made one of that name."""
+        return self._quantizers.get(name) or _native.ready_beside(self._file, name)
+
+    def __reduce__(self):
+        return _parsed, (self.text, self.name, self._quantizers)
 
     def __repr__(self):
         return f"Policy('{self.name}', {self.hash})"

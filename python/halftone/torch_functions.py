@@ -54,9 +54,10 @@ class AddMM(Operation):
     """bias + x w, as a linear layer: its weight is w transposed."""
 
     def split(self, function, args, kwargs):
-        if len(args) != 3 or kwargs:
+        named = dict(zip(("input", "mat1", "mat2"), args), **{k: v for k, v in kwargs.items() if k not in ("beta", "alpha")})
+        if set(named) != {"input", "mat1", "mat2"}:
             return None
-        bias, x, weight = args
+        bias, x, weight = named["input"], named["mat1"], named["mat2"]
         return self.name, [x, weight.t(), bias], F.linear
 
 
@@ -84,7 +85,7 @@ def _table():
     matmul = Operation("matmul", *two, wide=(0, 1))
     conv = Operation("conv2d", x, (1, "weight"), (2, "bias"), wide=(1, 2))
     table = {
-        F.linear: linear, torch.addmm: AddMM("linear", wide=(0, 1, 2)),
+        F.linear: linear, torch.addmm: AddMM("linear", wide=(0, 1, 2)), torch.Tensor.addmm: AddMM("linear", wide=(0, 1, 2)),
         torch.matmul: matmul, torch.Tensor.matmul: matmul, torch.Tensor.__matmul__: matmul,
         torch.mm: Operation("matmul", x, (1, "mat2"), wide=(0, 1)),
         torch.bmm: Operation("matmul", x, (1, "mat2"), wide=(0, 1)),
@@ -144,6 +145,7 @@ class Treated(torch.autograd.Function):
     def forward(ctx, call, operation, compute, *tensors):
         ctx.call, ctx.operation, ctx.needs = call, operation, list(ctx.needs_input_grad[3:])
         ctx.wide = [x is not None and x.dtype == torch.float32 for x in tensors]
+        random = []  # the states before and after the first of two runs, which both draw the same numbers
         f32_result = call.f32_result
 
         def run(operands, keeps):
@@ -153,6 +155,10 @@ class Treated(torch.autograd.Function):
             # A tensor that is a leaf of its own: the gradient of this operation alone goes there.
             leaves = [x.detach().requires_grad_(True) if needed and keeps else x
                       for x, needed in zip(leaves, ctx.needs)]
+            if not keeps:
+                random.append(torch.get_rng_state())
+            elif random:
+                torch.set_rng_state(random[0])
             with torch.set_grad_enabled(keeps and any(ctx.needs)):
                 y = compute(*leaves)
                 if short is not None and not f32_result and y.dtype == torch.float32:

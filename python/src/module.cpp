@@ -30,7 +30,7 @@ NB_MODULE(_native, module) {
       raise("FormatError", error.what());
     } catch (const halftone::Error& error) { raise("Error", error.what()); }
   });
-  halftone::python::add_numbers(module);
   halftone::python::add_policies(module);
+  halftone::python::add_numbers(module);
   halftone::python::add_runs(module);
 }

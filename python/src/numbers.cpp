@@ -1,6 +1,7 @@
 // Formats, quantizers and rounding.
 #include "arrays.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -10,6 +11,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/names.h>
 #include <halftone/core/views.h>
+#include <halftone/policy/file/policy_file.h>
 
 namespace halftone::python {
 
@@ -35,6 +37,21 @@ Quantizer quantizer_by(const std::string& name) {
   for (const NamedFormat& format : named_formats()) names.push_back(format.name);
   for (const std::string_view ready : ready_made_quantizers()) names.push_back(ready);
   fail_unknown_name("quantize", "number format or quantizer", name, names);
+}
+
+/// Returns the quantizer of a policy with one rule, which has one role.
+Quantizer quantizer_of(const policy::PolicyFile& file, const std::string& name) {
+  for (const policy::Rule& rule : file.rules.rules)
+    for (const auto& [role, said] : rule.roles)
+      if (said.kind == policy::RoleRule::Kind::grid) return said.quantizer;
+  fail<UsageError>("quantizer", name, " names no grid. Give an object with \"format\".");
+}
+
+/// Reads a quantizer as an entry of a policy file's rule.
+Quantizer quantizer_in(const std::string& json) {
+  const std::string text =
+      R"({"halftone_policy": 1, "name": "quantizer", "rules": [{"input": )" + json + "}]}";
+  return quantizer_of(policy::read_text(text, "quantizer"), json);
 }
 
 /// Lends the default generator of this thread another state for a scope.
@@ -71,11 +88,50 @@ nb::object rounded(const Array& array, const std::string& dtype, int64_t axis, Q
   return given(y);
 }
 
-/// A quantizer by name, for lists.
+/// A quantizer by a name, or by an object as text.
 struct Ready {
   std::string name;
   Quantizer quantizer;
+  policy::PolicyFile policy{};  // of one rule that defines it; without rules: the name does
 };
+
+Ready ready(const std::string& name) {
+  return {name, name.starts_with('{') ? quantizer_in(name) : quantizer_by(name)};
+}
+
+/// Returns the quantizers that a policy's rules call by names of its own.
+std::vector<Ready> own_quantizers(const policy::PolicyFile& file) {
+  std::vector<Ready> own;
+  for (const policy::Rule& rule : file.rules.rules)
+    for (const auto& [role, said] : rule.roles) {
+      const bool known =
+          std::ranges::any_of(own, [&](const Ready& r) { return r.name == said.named; });
+      if (said.kind != policy::RoleRule::Kind::grid || said.named.empty() || known) continue;
+      policy::PolicyFile alone;
+      alone.base = file.base;
+      policy::Rule only;
+      only.roles.emplace(policy::Role::input, said);
+      alone.rules.rules.push_back(only);
+      own.push_back({said.named, said.quantizer, alone});
+    }
+  return own;
+}
+
+/// Returns a ready-made quantizer. Throws UsageError for a name that neither it nor the policy has.
+Ready ready_beside(const policy::PolicyFile& file, const std::string& name) {
+  if (const auto known = quantizer_named(name)) return {name, *known};
+  const std::vector<Ready> own = own_quantizers(file);
+  const auto ready_made = ready_made_quantizers();
+  std::vector<std::string_view> names(ready_made.begin(), ready_made.end());
+  for (const Ready& each : own) names.push_back(each.name);
+  for (const NamedFormat& format : named_formats()) names.push_back(format.name);
+  fail_unknown_name("policy " + file.base.name, "quantizer", name, names);
+}
+
+std::string text_of(const nb::object& value) {
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  return nb::cast<std::string>(nb::module_::import_("json").attr("dumps")(value));
+}
 
 std::vector<double> numbers_of(const NumberFormat& format) {
   const int64_t count = count_of_numbers(format);
@@ -115,18 +171,35 @@ void add_numbers(nb::module_& module) {
       .def("__eq__", [](const NumberFormat& a, const NumberFormat& b) { return a == b; })
       .def("__hash__",
            [](const NumberFormat& f) { return nb::hash(nb::str(described(f).c_str())); })
-      .def("__repr__", [](const NumberFormat& f) { return "Format('" + described(f) + "')"; });
-  nb::class_<Ready>(module, "Quantizer", "A grid with its scaling, by name.")
-      .def("__init__",
-           [](Ready* self, const std::string& name) {
-             new (self) Ready{name, quantizer_by(name)};
+      .def("__reduce__",
+           [](const nb::object& f) {
+             return nb::make_tuple(f.type(), nb::make_tuple(f.attr("name")));
            })
+      .def("__repr__", [](const NumberFormat& f) { return "Format('" + described(f) + "')"; });
+  nb::class_<Ready>(module, "Quantizer",
+                    "A grid with its scaling: a name, or an object as in a policy file.")
+      .def("__init__",
+           [](Ready* self, const nb::object& name) { new (self) Ready(ready(text_of(name))); })
       .def_ro("name", &Ready::name)
       .def_prop_ro("what", [](const Ready& r) { return described(r.quantizer); })
       .def_prop_ro("grid", [](const Ready& r) { return r.quantizer.grid; })
       .def_prop_ro("bits_per_element",
                    [](const Ready& r) { return r.quantizer.bits_per_element(); })
+      .def("__reduce__",
+           [](const nb::object& self) {
+             const auto& r = nb::cast<const Ready&>(self);
+             if (r.policy.rules.rules.empty())
+               return nb::make_tuple(self.type(), nb::make_tuple(r.name));
+             return nb::make_tuple(nb::module_::import_("halftone.numbers").attr("quantizer_of"),
+                                   nb::make_tuple(policy::write(r.policy), r.name));
+           })
       .def("__repr__", [](const Ready& r) { return "Quantizer('" + r.name + "')"; });
+  module.def("quantizer_of", [](const std::string& text, const std::string& name) {
+    const policy::PolicyFile file = policy::read_text(text, "quantizer");
+    return Ready{name, quantizer_of(file, name), file};
+  });
+  module.def("own_quantizers", own_quantizers);
+  module.def("ready_beside", ready_beside);
   module.def(
       "formats",
       [] {
@@ -156,9 +229,9 @@ void add_numbers(nb::module_& module) {
              "Restarts the generator that stochastic rounding without a seed draws from.");
   module.def(
       "quantize",
-      [](const Array& x, const std::string& dtype, int64_t axis, const std::string& quantizer,
+      [](const Array& x, const std::string& dtype, int64_t axis, const Ready& quantizer,
          const std::optional<std::string>& rounding, std::optional<uint64_t> seed) {
-        return rounded(x, dtype, axis, quantizer_by(quantizer), rounding, seed);
+        return rounded(x, dtype, axis, quantizer.quantizer, rounding, seed);
       },
       nb::arg("x"), nb::arg("dtype"), nb::arg("axis"), nb::arg("quantizer"),
       nb::arg("rounding").none(), nb::arg("seed").none());

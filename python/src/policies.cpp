@@ -4,8 +4,10 @@
 #include "arrays.h"
 
 #include <functional>
+#include <map>
 #include <optional>
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -143,6 +145,16 @@ struct Call {
   }
 };
 
+/// Where a segment began whose forward runs again in backward: the pass and the place in it.
+struct Segment {
+  std::shared_ptr<InputCaster> caster;
+  CallScope::Place place;
+};
+
+/// Of the function that Emulation::unseen() notes.
+thread_local double flops_of_unseen = 0;
+
+/// The emulation of one model. One thread at a time may use it.
 class Emulation {
  public:
   Emulation(const policy::PolicyFile& file, const std::vector<std::string>& modules,
@@ -179,6 +191,7 @@ class Emulation {
   void forward(const nb::callable& run, bool records) {
     std::optional<NoGrad> evaluates;
     if (!records) evaluates.emplace();
+    records_ = records;
     const std::size_t depth = scopes_.size();
     try {
       training_->forward([&] {
@@ -189,6 +202,55 @@ class Emulation {
       while (scopes_.size() > depth) scopes_.pop_back();
       throw;
     }
+  }
+  /// The place where the next operation runs.
+  Segment segment() const {
+    Segment segment{shared_active_caster(), {}};
+    if (const CallScope* scope = CallScope::innermost()) segment.place = scope->place();
+    return segment;
+  }
+  /// Runs a segment's function again: the same pass, sites and random words.
+  void run_again(const Segment& segment, const nb::callable& run) {
+    const EnableGrad recording;
+    const CasterScope region(segment.caster);
+    const CallScope scope(segment.place);
+    const std::size_t depth = scopes_.size();
+    try {
+      run();
+    } catch (...) {
+      while (scopes_.size() > depth) scopes_.pop_back();
+      throw;
+    }
+  }
+  /// Adds the site of a function whose tensors cannot be rounded. Throws UnsupportedError if the
+  /// policy rounds or casts them.
+  void unseen(const std::string& function, double flops) {
+    const auto [at, fresh] = unseen_.try_emplace(function, nullptr);
+    if (fresh)
+      at->second = std::make_unique<OpInfo>(
+          at->first, CastClass::low_precision, "products",
+          OpFacts{.sums = sums_over_last,
+                  .flops = [](std::span<const Tensor>) { return flops_of_unseen; }});
+    flops_of_unseen = flops;
+    const amp::Region& region = training_->region();
+    const amp::CastDecision listed =
+        training_->strategy().autocast && region.policy
+            ? region.policy->decide(*amp::CastPolicy::info("matmul"), {})
+            : amp::CastDecision();
+    amp::Session::Decision ruled;
+    bool rounds = false;
+    if (records_ || session().rules().in_evaluation) {
+      const std::vector<Tensor> inputs{zeros({1, 1}), zeros({1, 1})};
+      ruled = session().decide(*at->second, inputs, 1);
+      rounds = session().tap(inputs, inputs, 1) || ruled.result || ruled.accumulate;
+    }
+    if (!rounds && ruled.cast_class.value_or(listed.cast_class) != CastClass::low_precision) return;
+    const CallScope* const scope = CallScope::innermost();
+    fail<UnsupportedError>(
+        "policy " + file_.base.name, "the policy rounds or casts ", function, ", which ",
+        scope ? "module \"" + session().names().path_of(scope) + "\" calls" : "the model calls",
+        ", and Python cannot. Except that module in the rules, or compute it with functions that "
+        "docs/python.md lists.");
   }
   void enter(std::size_t module) {
     const nn::Module* const owner = modules_.at(module);
@@ -214,6 +276,17 @@ class Emulation {
           fail<DTypeError>(op, "dtypes differ: ", described(call.inputs[0]), " and ", described(x),
                            ". Cast one of them, or run under autocast.");
     return call;
+  }
+  /// What a resumed training needs: steps, passes, scales.
+  std::map<std::string, nb::object> state() {
+    std::map<std::string, nb::object> state;
+    for (const auto& [name, x] : session().state_dict()) state[name] = passed(x.clone());
+    return state;
+  }
+  void load_state(const std::map<std::string, Passed>& state) {
+    NamedTensors tensors;
+    for (const auto& [name, x] : state) tensors[name] = borrowed(x->first, x->second).clone();
+    session().load_state_dict(tensors);
   }
   void end_step() {
     session().before_step();
@@ -242,12 +315,14 @@ class Emulation {
   }
 
   policy::PolicyFile file_;
+  std::map<std::string, std::unique_ptr<OpInfo>> unseen_;  // by name, which they point to
   Mirror root_;
   NoOptimizer optimizer_;
   std::vector<Mirror*> modules_;
   std::vector<Tensor> parameters_;
   std::optional<amp::Training> training_;
   std::vector<std::unique_ptr<CallScope>> scopes_;
+  bool records_ = false;  // whether the last pass was one of training
 };
 
 }  // namespace
@@ -279,10 +354,16 @@ void add_policies(nb::module_& module) {
                    })
       .def("forward", &Call::forward)
       .def("backward", &Call::backward);
+  nb::class_<Segment>(module, "Segment");
   nb::class_<Emulation>(module, "Emulation")
       .def(nb::init<const PolicyFile&, const std::vector<std::string>&, const std::vector<Name>&>())
       .def("follow", &Emulation::follow)
       .def("forward", &Emulation::forward)
+      .def("segment", &Emulation::segment)
+      .def("run_again", &Emulation::run_again)
+      .def("unseen", &Emulation::unseen)
+      .def("state", &Emulation::state)
+      .def("load_state", &Emulation::load_state)
       .def("enter", &Emulation::enter)
       .def("leave", &Emulation::leave)
       .def("begin", &Emulation::begin)

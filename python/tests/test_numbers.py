@@ -193,3 +193,49 @@ def test_ml_dtypes():
     x = np.linspace(-3, 3, 64, dtype=np.float32).astype(ml_dtypes.bfloat16)
     y = ht.quantize(x, "mxfp4")
     assert y.dtype == x.dtype and (y.astype("f") == ht.quantize(x.astype("f"), "mxfp4")).all()
+
+
+def test_own_quantizers():
+    """An object as in a policy file is a quantizer, with its own rounding, formats and tables."""
+    x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    block = {"format": "e2m1", "scale": {"per": "block", "block": [1, 32], "format": "e8m0"}}
+    for own in ({"like": "mxfp4"}, ht.Quantizer({"like": "mxfp4"}), ht.Quantizer("mxfp4")):
+        assert (ht.quantize(x, own) == ht.quantize(x, "mxfp4")).all()
+        assert (ht.quantize(x.T, own, axis=0) == ht.quantize(x, "mxfp4").T).all()
+    assert (ht.quantize(x, {"format": "e4m3"}) == ht.round_to(x, "e4m3")).all()
+    assert (ht.quantize(x, ht.Format("e4m3")) == ht.round_to(x, "e4m3")).all()
+    table = {"table": [0, 1, 3], "scale": {"per": "tensor"}}
+    stochastic = {**block, "rounding": "stochastic"}
+    assert (ht.quantize(x, stochastic, seed=2) == ht.quantize(x, stochastic, seed=2)).all()
+    assert (ht.quantize(x, stochastic, seed=2) != ht.quantize(x, stochastic, seed=3)).any()
+    assert (ht.quantize(x, stochastic, seed=2) == ht.quantize(x, block, rounding="stochastic", seed=2)).all()
+    assert len(np.unique(np.abs(ht.quantize(x, table)))) <= 3
+    with pytest.raises(ht.FormatError, match='has no entry "fromat". Did you mean "format"'):
+        ht.quantize(x, {"fromat": "e4m3"})
+    with pytest.raises(ht.Error):
+        ht.quantize(x, {})
+    with pytest.raises(ht.Error):
+        ht.Quantizer('{"format": "e4m3"}, "weight": {')
+
+
+def test_quantizers_of_a_policy(root):
+    """A policy lends the quantizers that its rules name."""
+    import copy
+    import pickle
+
+    x = np.random.default_rng(0).standard_normal((8, 128)).astype(np.float32)
+    policy = ht.Policy.parse({"halftone_policy": 1, "name": "p", "rules": [{"match": {"op": "linear"}, "input": "mine", "weight": "mxfp4"}],
+                              "quantizers": {"mine": {"format": "e2m1", "scale": {"per": "tensor"}}}})
+    mine = policy.quantizer("mine")
+    y = ht.quantize(x, mine)
+    assert mine.name == "mine" and mine.grid == ht.Format("e2m1") and mine.bits_per_element
+    assert (y == ht.quantize(x, {"format": "e2m1", "scale": {"per": "tensor"}})).all() and (y != ht.round_to(x, "e2m1")).any()
+    assert (ht.quantize(x, policy.quantizer("nvfp4")) == ht.quantize(x, "nvfp4")).all()
+    for again in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine)), copy.deepcopy(policy).quantizer("mine"),
+                  pickle.loads(pickle.dumps(policy)).quantizer("mine")):
+        assert (ht.quantize(x, again) == y).all()
+    with pytest.raises(ht.UsageError, match=r'\[policy p\] there is no quantizer named "mime". Did you mean "mine"'):
+        policy.quantizer("mime")
+    eden = ht.Policy.load(root / "policies" / "quartet2.json").quantizer("ms_eden")
+    z = ht.quantize(x, eden, seed=1)
+    assert np.isfinite(z).all() and np.linalg.norm(z - x) < 0.5 * np.linalg.norm(x)
