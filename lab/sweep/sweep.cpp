@@ -148,14 +148,14 @@ class Sweep {
   /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
-    nlohmann::json settings{{"workload", run.workload},
-                            {"steps", run.steps},
-                            {"probe", run.probe},
-                            {"portable_bits", portable_bits()},
-                            {"lr", run.choices.lr},
-                            {"optimizer", run.choices.optimizer},
-                            {"schedule", run.choices.schedule},
-                            {"from", run.choices.from.string()}};
+    policy::Json settings{{"workload", run.workload},
+                          {"steps", run.steps},
+                          {"probe", run.probe},
+                          {"portable_bits", portable_bits()},
+                          {"lr", run.choices.lr},
+                          {"optimizer", run.choices.optimizer},
+                          {"schedule", run.choices.schedule},
+                          {"from", run.choices.from.string()}};
     if (run.probe_from > 0) settings["probe_from"] = run.probe_from;
     require_same_settings("sweep", run.out / "sweep.json", settings);
   }

@@ -71,8 +71,8 @@ TEST_CASE("commands: names and descriptions, each once, in lower case") {
 }
 
 TEST_CASE("the flags that each command has") {
-  const Words training{"--from",     "--lr",    "--optimizer", "--probe",
-                       "--schedule", "--steps", "--workload"};
+  const Words training{"--from",       "--lr",       "--optimizer", "--probe",
+                       "--probe-from", "--schedule", "--steps",     "--workload"};
   const Words ranking{"--batches", "--reference", "--seed", "--space", "--to",
                       "--warm-up", "--workload",  "--json", "--menu"};
   const auto and_also = [](Words words, const Words& more) {
