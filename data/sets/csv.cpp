@@ -123,10 +123,9 @@ void check(const CsvOptions& options) {
                      ". Use a point, a comma, an apostrophe, '_' or a space.");
 }
 
-/// UTF-16 begins with a mark, or with a character of which one byte is 0.
+/// Returns whether the text begins with UTF-16's byte-order mark, as spreadsheets write it.
 bool is_utf16(std::string_view text) {
-  return text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") ||
-         text.substr(0, 2).find('\0') != std::string_view::npos;
+  return text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff");
 }
 }  // namespace
 

@@ -145,11 +145,10 @@ TEST_CASE("missing values, decimal commas and thousands") {
 TEST_CASE("a table in UTF-16 is called that, and errors name the file") {
   const TemporaryDirectory directory;
   const fs::path path = directory / "t.csv";
-  for (const std::string& text :
-       {std::string("\xff\xfe"
-                    "a\0\n\0",
-                    6),
-        std::string("\xfe\xff\0a\0\n", 6), std::string("a\0\n\0", 4), std::string("\0a\0\n", 4)}) {
+  for (const std::string& text : {std::string("\xff\xfe"
+                                              "a\0\n\0",
+                                              6),
+                                  std::string("\xfe\xff\0a\0\n", 6)}) {
     write_file(path, text);
     CHECK(message_of<FormatError>([&] { read_csv(path); }) ==
           "[csv] " + path.string() + " is UTF-16. Save it as UTF-8.");
