@@ -26,7 +26,7 @@ int core_to_leave();
 /// Called by each thread of a region, with the core of the thread that opened it.
 void leave_core(int core);
 
-/// Makes it crowded while it exists, to test and to measure what that changes.
+/// For tests: makes it crowded while it exists.
 class PretendCrowded {
  public:
   PretendCrowded();
@@ -38,9 +38,10 @@ class PretendCrowded {
 /// How much this process's threads lack cores.
 enum class Crowd { none, some, much };
 
-/// The rule for it. A busy loop beside two threads on two cores leaves 0.4 to 1 of them without a
-/// core on average, occasional programs up to 0.2. But when a program begins, its threads share one
-/// core for up to four intervals, also on an idle machine.
+/// Decides it from measured waits. Two threads on two cores, beside one busy loop: on average 0.4
+/// to 1 of the two has no core. Beside programs that run now and then: up to 0.2. A program that
+/// begins looks like the first case for up to four intervals, even on an idle machine, so `much`
+/// takes six.
 class CrowdRule {
  public:
   /// `time`: of a clock, in ns; `late`: the average number of threads without a core since the last

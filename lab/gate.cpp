@@ -19,7 +19,7 @@ constexpr double early_confidence = 0.995;
 std::string points(double difference, const Bound& bound) {
   if (!std::isfinite(difference)) return difference < 0 ? "-inf" : "inf";
   const std::string text =
-      bound.relative ? fixed(100 * std::expm1(difference), 2) : number(difference, 3);
+      bound.relative ? fixed(100 * bound.shown(difference), 2) : number(difference, 3);
   return difference >= 0 ? "+" + text : text;
 }
 
@@ -46,6 +46,9 @@ double Bound::difference(double loss, double reference) const {
   if (!relative) return loss - reference;
   const bool sensible = reference > 0 && (loss > 0 || std::isnan(loss));
   return sensible ? std::log(loss / reference) : std::numeric_limits<double>::quiet_NaN();
+}
+double Bound::shown(double difference) const {
+  return relative ? std::expm1(difference) : difference;
 }
 double Bound::of_differences() const { return relative ? std::log1p(value) : value; }
 

@@ -27,6 +27,8 @@ struct Bound {
   double difference(double loss, double reference) const;
   /// The bound of such differences.
   double of_differences() const;
+  /// Returns what users see of such a difference: relative (0.005: 0.5 %), or in the loss's units.
+  double shown(double difference) const;
 };
 
 struct GateAnswer {

@@ -32,7 +32,7 @@ double spearman(const std::vector<double>& x, const std::vector<double>& y);
 
 // --- Stein's two-stage procedure (C. Stein, A two-sample test for a linear hypothesis whose power
 // is independent of the variance, 1945): a first sample estimates the spread and fixes how many
-// differences are needed. The interval then covers the mean with exactly the confidence asked for
+// differences are needed. The interval then covers the mean with at least the confidence asked for
 // if the differences are normal.
 
 inline constexpr int64_t most_pairs = 1'000'000;

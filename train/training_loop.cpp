@@ -272,7 +272,7 @@ TrainingLoop::Pass TrainingLoop::forward(Fetched fetched, const Tensor& terms_of
   const Tensor outputs = outputs_of(task_, training_, batch);
   const Tensor loss = loss_of(task_, outputs, batch);
   require_trainer();
-  const Tensor seen = seen_loss(loss, fetched.terms, terms_of_step);
+  const Tensor seen = task_.count ? seen_loss(loss, fetched.terms, terms_of_step) : loss;
   for (const auto& callback : options_.callbacks) {
     const bool accepted = callback->on_loss(trainer_, seen);
     require_trainer();

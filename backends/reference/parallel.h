@@ -43,9 +43,9 @@ class RegionError {
   std::exception_ptr first_{};
 };
 
-/// The tasks 0..count of a parallel region. Each of its threads has its share of neighboring tasks.
-/// If threads lack cores (crowded()), they take the tasks in turn, so that nobody waits for the
-/// share of a late one.
+/// The tasks 0..count of a parallel region. Each thread has a fixed share of neighboring tasks. But
+/// if threads lack cores (crowded()), each one takes the next task when it is free. Then a thread
+/// without a core delays one task, not a whole share.
 class Tasks {
  public:
   explicit Tasks(int64_t count, bool in_turn = crowded()) : count_(count), in_turn_(in_turn) {}

@@ -55,7 +55,7 @@ class TemporaryFolder {
 
 /// "0.14 %", or a number in the loss's units.
 std::string difference_text(double difference, const Bound& bound) {
-  return bound.relative ? fixed(100 * std::expm1(difference), 2) + " %" : number(difference, 3);
+  return bound.relative ? fixed(100 * bound.shown(difference), 2) + " %" : number(difference, 3);
 }
 
 /// Losses of one seed under both policies, as far as they are known.
@@ -232,7 +232,7 @@ int exit_of(Verdict verdict) {
 
 Json json_of(const Interval& d, const Bound& bound) {
   const auto number = [&bound](double x) {
-    return std::isfinite(x) ? Json(bound.relative ? std::expm1(x) : x) : Json();
+    return std::isfinite(x) ? Json(bound.shown(x)) : Json();
   };
   return {{"mean", number(d.mean)},
           {"low", number(d.mean - d.half)},
@@ -267,9 +267,7 @@ Json json_of(const GateOptions& options, const GateAnswer& answer, const Pairs& 
             {"asked", answer.asked},
             {"would_decide", answer.would_decide},
             {"unseen_share", answer.pairs > 0 ? Json(unseen_share(answer.pairs)) : Json()},
-            {"jump", answer.jump == 0
-                         ? Json()
-                         : Json(options.within.relative ? std::expm1(answer.jump) : answer.jump)},
+            {"jump", answer.jump == 0 ? Json() : Json(options.within.shown(answer.jump))},
             {"minutes", pairs.minutes()}};
   for (const char* metric : {"late-loss", "validation"})
     if (metric == std::string("late-loss") || pairs.has_validation())

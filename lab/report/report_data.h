@@ -55,8 +55,8 @@ struct ReportGroup {
   const ReportTensor* tensor(const std::string& site, policy::Role role) const;
   /// Returns one number of the summaries, from each run that has it.
   std::vector<double> numbers(const std::string& name) const;
-  /// The same from the runs whose seeds all of these groups have, so that means of several groups
-  /// compare; from all runs if there is no such seed.
+  /// The same, but only from runs with a seed that all of these groups have. Means of the groups
+  /// can then be compared. Without such a seed: from all runs.
   std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
                                      const std::string& name) const;
   /// Returns value(run) - value(run of the same seed in `base`), divided by the latter's magnitude.

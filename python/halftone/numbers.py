@@ -39,10 +39,10 @@ def quantize(x, quantizer, axis=-1, rounding=None, seed=None):
 
     x: a numpy array, a tensor of PyTorch, anything with DLPack, a list or a number; f64, f32, f16 or
     bf16 on the CPU. quantizer: a name of formats() or quantizers(), eXmY, intN, an object as in a
-    policy file, a Format or a Quantizer. Blocks run along `axis`. rounding: a name of roundings(); default: the quantizer's own. seed: of stochastic
-    rounding; None draws from a generator that manual_seed() restarts. A tensor of PyTorch that
-    requires a gradient gets that of the identity. Raises UsageError for unknown names and for dtypes
-    that do not hold the results, DTypeError for integers, ShapeError for an axis out of range.
+    policy file, a Format or a Quantizer. Blocks run along `axis`. rounding: a name of roundings();
+    default: the quantizer's own. seed: of stochastic rounding; None draws from a generator that
+    manual_seed() restarts. A tensor of PyTorch that requires a gradient gets that of the identity.
+    Raises UsageError for unknown names and for dtypes that do not hold the results, DTypeError for integers, ShapeError for an axis out of range.
     """
     seed, axis, grid = _seed(seed), operator.index(axis), _quantizer(quantizer)
 

@@ -151,7 +151,7 @@ struct Segment {
   CallScope::Place place;
 };
 
-/// Of the function that Emulation::unseen() notes.
+/// The operations of the function that Emulation::unseen() notes: its OpFacts take no state.
 thread_local double flops_of_unseen = 0;
 
 /// The emulation of one model. One thread at a time may use it.
@@ -277,7 +277,7 @@ class Emulation {
                            ". Cast one of them, or run under autocast.");
     return call;
   }
-  /// What a resumed training needs: steps, passes, scales.
+  /// Returns the tensors that a resumed training needs: counts of steps and passes, and scales.
   std::map<std::string, nb::object> state() {
     std::map<std::string, nb::object> state;
     for (const auto& [name, x] : session().state_dict()) state[name] = passed(x.clone());

@@ -188,7 +188,7 @@ TEST_CASE("a folder without a summary is a policy by its name, and has no seed")
 
 // --- numbers
 
-TEST_CASE("numbers beside other groups: of the seeds that all have") {
+TEST_CASE("numbers of several groups are those of the seeds that all groups have") {
   Runs runs;
   for (const int seed : {0, 1, 2}) runs.add(summary_of("fp32", seed, 2 + seed));
   for (const int seed : {1, 2, 3}) runs.add(summary_of("amp-bf16", seed, 2.5 + seed));

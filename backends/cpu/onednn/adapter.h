@@ -44,9 +44,7 @@ typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attribut
 }
 
 /// Returns the number of threads for oneDNN: one inside another region, else cpu_threads(), which a
-/// parallel region does get. omp_get_max_threads(), which oneDNN calls, may return more. It is not
-/// the smaller team of a busy machine (backends/team.h), because oneDNN's gradients of weights
-/// depend on the number of threads.
+/// parallel region does get. omp_get_max_threads(), which oneDNN calls, may return more.
 int team_size();
 /// While it exists, omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
 /// oneDNN cuts its work into that many parts, and its kernels wait for that many threads.
