@@ -9,11 +9,11 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/write_dot.h>
 #include <halftone/core/allow_tf32.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/in_place.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/portable_bits.h>
 #include <halftone/data/data.h>
 #include <halftone/distributed/distributed.h>

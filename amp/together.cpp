@@ -11,7 +11,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/kernel_identity.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/core/quoted.h>
 #include <halftone/distributed/collectives.h>

@@ -6,7 +6,7 @@
 #include <exception>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/distributed/collectives.h>
 
 namespace halftone::amp {

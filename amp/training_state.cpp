@@ -7,7 +7,7 @@
 #include <halftone/amp/session.h>
 #include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {

@@ -3,7 +3,7 @@
 // convert as part of the update.
 #pragma once
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
 #include <halftone/core/weight_form.h>
 

@@ -12,7 +12,7 @@
 
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/core/files.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone {
 

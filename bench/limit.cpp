@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::bench {

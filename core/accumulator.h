@@ -3,7 +3,7 @@
 // off. This model does not claim to be one of them (docs/number_formats.md).
 #pragma once
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 
 namespace halftone {
 

@@ -308,7 +308,7 @@ class Backend {
   virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
                                Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
-  // --- numbers on a grid: f32, bf16 or f16. core/quantizer.h, core/clip.h,
+  // --- numbers on a grid: f32, bf16 or f16. core/formats/quantizer.h, core/clip.h,
   // core/hadamard.h and core/accumulator.h contain all of the arithmetic, so that every backend
   // gives the same bits.
   /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if either is. x
@@ -327,7 +327,7 @@ class Backend {
   /// is set to 0. An amax that is not finite changes nothing but itself.
   virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
                            Tensor& position, Tensor& scale) = 0;
-  /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/survey.h). x and y:
+  /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/formats/survey.h). x and y:
   /// rows of one shape. A null call: statistics of x alone, y is not read
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
   /// matmul(), summed as the accumulator (not a stochastic one) says; c may be f32

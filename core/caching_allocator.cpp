@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/size_class.h>
 
 namespace halftone {

@@ -9,8 +9,8 @@
 #include <span>
 #include <string_view>
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/host_device.h>
-#include <halftone/core/quantizer.h>
 
 namespace halftone {
 

@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <ostream>
 
-#include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
-#include <halftone/core/plain_numbers.h>
 #include <halftone/core/environment.h>
+#include <halftone/core/error.h>
+#include <halftone/core/memory.h>
+#include <halftone/core/plain_numbers.h>
 
 namespace halftone {
 

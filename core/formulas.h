@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include <halftone/core/type_list.h>
+#include <halftone/core/language.h>
 #include <halftone/core/unary_formulas.h>
 
 namespace halftone {

@@ -8,7 +8,7 @@
 #include <halftone/core/formulas.h>
 #include <halftone/core/hadamard.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/own_quantizer.h>
 #include <halftone/core/views.h>
 

@@ -2,7 +2,7 @@
 // needs it, the kernel, and the rotation back. Values change; dtype, shape and device do not.
 #pragma once
 
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone {
 

@@ -1,4 +1,4 @@
-// The header of a safetensors file as data, private to safetensors.cpp: the facts of the format
+// The header of a safetensors file as data, private to named_tensors.cpp: the facts of the format
 // (dtypes, limits) and the parser that turns untrusted JSON into a list of entries.
 #pragma once
 

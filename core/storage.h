@@ -6,7 +6,7 @@
 #include <memory>
 
 #include <halftone/core/device.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone {
 

@@ -4,9 +4,9 @@
 // y) multiplies its derivative by dy in an order in which no product leaves T's range too early.
 #pragma once
 
+#include <halftone/core/language.h>
 #include <halftone/core/math.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/type_list.h>
 
 namespace halftone {
 

@@ -19,8 +19,8 @@
 #include <utility>
 
 #include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 #include <halftone/core/math.h>
-#include <halftone/core/type_list.h>
 
 namespace halftone {
 

@@ -20,9 +20,9 @@
 #include <string_view>
 
 #include <halftone/core/dtype.h>
+#include <halftone/core/language.h>
 #include <halftone/core/random.h>
 #include <halftone/core/short_floats.h>
-#include <halftone/core/type_list.h>
 
 namespace halftone {
 

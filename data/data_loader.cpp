@@ -15,7 +15,7 @@
 
 #include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/random_uniform.h>
 #include <halftone/data/worker_threads.h>

@@ -7,7 +7,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/distributed/shards.h>
 

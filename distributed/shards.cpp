@@ -6,7 +6,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/views.h>
 
 namespace halftone::distributed {

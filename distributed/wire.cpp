@@ -1,4 +1,4 @@
-// Rounding is done by core/quantizer.h; this file adds scales and error feedback.
+// Rounding is done by core/formats/quantizer.h; this file adds scales and error feedback.
 #include <halftone/distributed/wire.h>
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/names.h>
-#include <halftone/core/quantizer.h>
 #include <halftone/core/views.h>
 
 namespace halftone::distributed {

@@ -1,5 +1,5 @@
 // Numbers for tasks 3 to 15: rounding to short formats, computed in f64. It is short and slow; the
-// library has its own way (core/number_format.h). It contains answers to tasks 1 and 2.
+// library has its own way (core/formats/number_format.h). It contains answers to tasks 1 and 2.
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include <halftone/core/files.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/portable_bits.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/operand_formats.h>
@@ -24,9 +24,9 @@
 #include <halftone/policy/resolved/resolved_table.h>
 #include <halftone/policy/telemetry/observation.h>
 #include <halftone/policy/telemetry/worst_rows.h>
+#include <halftone/train/checkpoints/training_directory.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/trainer.h>
-#include <halftone/train/checkpoints/training_directory.h>
 
 namespace halftone::lab {
 

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/names.h>
-#include <halftone/core/quantizer.h>
 #include <halftone/policy/session/session.h>
 
 namespace halftone::lab {

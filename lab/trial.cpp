@@ -8,7 +8,7 @@
 #include <set>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/policy/telemetry/observation.h>

@@ -6,7 +6,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::nn {
 

@@ -5,7 +5,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::nn::detail {
 

@@ -6,7 +6,7 @@
 
 #include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::nn {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/onnx/conversions.h>
 
 namespace halftone::onnx {

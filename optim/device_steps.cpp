@@ -8,7 +8,7 @@
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::optim {
 

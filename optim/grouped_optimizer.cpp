@@ -9,7 +9,7 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/optim/update_watch.h>
 
 namespace halftone::optim {

@@ -2,7 +2,7 @@
 #include <halftone/optim/lamb.h>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/optim/directions.h>
 
 namespace halftone::optim {

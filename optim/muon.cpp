@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/optim/directions.h>
 
 namespace halftone::optim {

@@ -9,7 +9,7 @@
 
 #include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/quoted.h>
 
 namespace halftone::optim {

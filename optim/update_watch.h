@@ -9,7 +9,7 @@
 #include <halftone/core/thread_slot.h>
 
 namespace halftone {
-struct Quantizer;   // core/quantizer.h
+struct Quantizer;   // core/formats/quantizer.h
 struct UpdateSlot;  // core/backend.h
 }  // namespace halftone
 

@@ -3,7 +3,7 @@
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/block_scales.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone {
 

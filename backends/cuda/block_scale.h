@@ -1,9 +1,9 @@
 // The scale of a block that one warp quantizes, if it depends on elements or random numbers: the
-// sums of core/block_scale.h in their order, by all lanes of the warp.
+// sums of core/formats/block_scale.h in their order, by all lanes of the warp.
 #pragma once
 
 #include <halftone/backends/cuda/block.h>
-#include <halftone/core/block_scale.h>
+#include <halftone/core/formats/block_scale.h>
 
 namespace halftone::cuda {
 

@@ -5,10 +5,10 @@
 #include <mutex>
 
 #include <halftone/backends/cuda/versions.h>
+#include <halftone/core/environment.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::cuda {
 

@@ -5,7 +5,7 @@
 #include <halftone/backends/cuda/context.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::cuda {
 

@@ -2,7 +2,7 @@
 #include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone {
 

@@ -1,4 +1,4 @@
-// Quantizers with the functions of core/quantizer.h. Without blocks, and in the usual blocks of one
+// Quantizers with the functions of core/formats/quantizer.h. Without blocks, and in the usual blocks of one
 // row, a thread takes four neighbors, which share a counter of random words. Other blocks take a
 // warp, or a thread if their scale is a sum over one row. An element's result depends on other
 // threads only through a largest magnitude, whose order does not matter.
@@ -13,8 +13,8 @@
 #include <halftone/backends/cuda/random.h>
 #include <halftone/backends/cuda/rows.h>
 #include <halftone/backends/cuda/values.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/hadamard.h>
-#include <halftone/core/quantizer.h>
 
 namespace halftone {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::cuda {
 

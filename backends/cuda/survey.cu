@@ -1,4 +1,4 @@
-// Surveys with survey_element() of core/survey.h: each block of threads counts its share into a
+// Surveys with survey_element() of core/formats/survey.h: each block of threads counts its share into a
 // histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up in their
 // order, so results repeat.
 #include <limits>
@@ -9,7 +9,7 @@
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/random.h>
 #include <halftone/backends/cuda/values.h>
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/survey.h>
 
 namespace halftone {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <halftone/backends/reference/runs.h>
-#include <halftone/core/block_scale.h>
+#include <halftone/core/formats/block_scale.h>
 
 namespace halftone::reference {
 

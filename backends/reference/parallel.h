@@ -14,7 +14,7 @@
 #include <halftone/backends/team.h>
 #include <halftone/core/caching_allocator.h>
 #include <halftone/core/kernel_identity.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::reference {
 

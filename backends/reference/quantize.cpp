@@ -1,4 +1,4 @@
-// Quantizers element by element, with the functions of core/quantizer.h; other backends must match
+// Quantizers element by element, with the functions of core/formats/quantizer.h; other backends must match
 // them to the bit.
 #include <halftone/backends/reference/reference.h>
 

@@ -1,4 +1,4 @@
-// Surveys element by element, with survey_element() of core/survey.h. Each piece of the tensor has
+// Surveys element by element, with survey_element() of core/formats/survey.h. Each piece of the tensor has
 // its own row, and rows are added up in the order of the pieces: the sums do not depend on threads.
 #include <halftone/backends/reference/reference.h>
 
@@ -8,7 +8,7 @@
 
 #include <halftone/backends/reference/block_scales.h>
 #include <halftone/backends/reference/runs.h>
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/survey.h>
 
 namespace halftone {
 

@@ -10,7 +10,7 @@
 
 #include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/views.h>
 #include <halftone/data/random_uniform.h>
 #include <halftone/data/tensor_dataset.h>

@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
-#include <halftone/data/sets/directories.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/file_bytes.h>
+#include <halftone/data/sets/directories.h>
 
 namespace halftone::data {
 

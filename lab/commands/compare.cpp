@@ -14,13 +14,13 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/number_format.h>
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/survey.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/telemetry/observation.h>
 #include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::lab {
 

@@ -10,7 +10,7 @@
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/files.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/names.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/draw/distribution.h>

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/core/quantizer.h>
 
 namespace halftone::lab {
 

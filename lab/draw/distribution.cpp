@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 
 namespace halftone::lab {
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include <halftone/amp/strategy_bytes.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>

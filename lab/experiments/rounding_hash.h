@@ -1,4 +1,4 @@
-// Hashes the decisions of rounding: the formula of core/number_format.h on a million floats gives
+// Hashes the decisions of rounding: the formula of core/formats/number_format.h on a million floats gives
 // the same hash with every compiler, flag and CPU. tests/lab/scripts/compiled_rounding.cmake
 // compiles it with other flags.
 #pragma once
@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 
 namespace halftone::lab {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <halftone/amp/training.h>
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/survey.h>
 
 namespace halftone::lab {
 

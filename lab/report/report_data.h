@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/survey.h>
+#include <halftone/lab/draw/svg.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/run_folder.h>
-#include <halftone/lab/draw/svg.h>
 #include <halftone/policy/rules/site.h>
 #include <halftone/policy/telemetry/update_probe.h>
 #include <halftone/policy/telemetry/weight_flips.h>

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <set>
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/run.h>

@@ -3,7 +3,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/lab/workloads/untuned.h>
 #include <halftone/nn/models/gpt.h>

@@ -2,7 +2,7 @@
 #include <halftone/lab/workloads/untuned.h>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/nn/conv_norm.h>
 #include <halftone/nn/flatten.h>
 #include <halftone/nn/models/gpt.h>

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::policy {
 

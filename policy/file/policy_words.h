@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/weight_form.h>
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/file/json_value.h>
 
 namespace halftone::policy {

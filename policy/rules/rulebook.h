@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <halftone/core/accumulator.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/quantizer.h>
 #include <halftone/distributed/wire.h>
 #include <halftone/policy/rules/path_match.h>
 #include <halftone/policy/rules/site.h>

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include <halftone/autograd/op_tap.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/rules/site.h>
 
 namespace halftone::policy {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/core/quantizer.h>
 
 namespace halftone::policy {
 

@@ -4,7 +4,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/quoted.h>
 
 namespace halftone::policy {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <ostream>
 
-#include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/ops/cast.h>
+#include <halftone/core/formats/survey.h>
 #include <halftone/core/plain_numbers.h>
-#include <halftone/core/survey.h>
 #include <halftone/nn/buffer_copies.h>
 #include <halftone/policy/telemetry/observation.h>
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include <halftone/amp/training.h>
-#include <halftone/core/survey.h>
-#include <halftone/policy/telemetry/observation.h>
+#include <halftone/core/formats/survey.h>
 #include <halftone/policy/rules/site.h>
+#include <halftone/policy/telemetry/observation.h>
 #include <halftone/policy/telemetry/update_probe.h>
 #include <halftone/policy/telemetry/weight_flips.h>
 

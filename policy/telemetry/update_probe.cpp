@@ -8,7 +8,7 @@
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/survey.h>
 
 namespace halftone::policy {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/weight_form.h>
 #include <halftone/nn/module.h>
 #include <halftone/optim/update_watch.h>

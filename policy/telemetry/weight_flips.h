@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/core/quantizer.h>
 
 namespace halftone::policy {
 

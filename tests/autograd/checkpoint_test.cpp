@@ -5,7 +5,7 @@
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/nn/nn.h>
 
 namespace halftone::test::checkpoint_test {

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::test::deep_graph_test {
 namespace {

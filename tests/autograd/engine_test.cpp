@@ -6,7 +6,7 @@
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::test::engine_test {
 namespace {

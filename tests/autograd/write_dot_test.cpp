@@ -6,7 +6,7 @@
 #include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/write_dot.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/models/resnet.h>

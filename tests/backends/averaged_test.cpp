@@ -4,8 +4,8 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/formats/survey.h>
 #include <halftone/core/quantized.h>
-#include <halftone/core/survey.h>
 #include <halftone/core/views.h>
 #include <halftone/policy/session/quantized_along.h>
 

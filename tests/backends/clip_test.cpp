@@ -1,5 +1,5 @@
 // Bounds and clips of the CPU's backends and of each instruction set: the bits of the loops in
-// core/clip.cpp.
+// core/formats/block_scale.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -7,13 +7,13 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/hadamard.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/quantized.h>
 #include <halftone/core/views.h>
 
 #include "../temporary_directory.h"
-#include "simd_levels.h"
 #include "backends/float_bits.h"
+#include "simd_levels.h"
 
 namespace halftone::test::quantize_test {
 namespace {

@@ -8,9 +8,9 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/ops/quantize.h>
 #include <halftone/core/clip.h>
+#include <halftone/core/formats/survey.h>
 #include <halftone/core/hadamard.h>
 #include <halftone/core/quantized.h>
-#include <halftone/core/survey.h>
 #include <halftone/policy/file/policy_file.h>
 
 #include "../temporary_directory.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/number_format.h>
 #include <halftone/core/error.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/short_floats.h>
 
 namespace halftone::test::number_formats_test {

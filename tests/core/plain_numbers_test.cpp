@@ -8,7 +8,7 @@
 #include <halftone/amp/precision_log.h>
 #include <halftone/amp/strategy.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/train/checkpoints/checkpoint.h>
 #include <halftone/train/logging/loggers.h>
 #include <halftone/train/logging/status_line.h>

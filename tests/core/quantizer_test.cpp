@@ -7,7 +7,7 @@
 
 #include <halftone/core/accumulator.h>
 #include <halftone/core/error.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::test::quantizer_test {
 namespace {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include <halftone/core/factory.h>
+#include <halftone/core/formats/survey.h>
 #include <halftone/core/quantized.h>
-#include <halftone/core/survey.h>
 #include <halftone/core/views.h>
 
 namespace halftone::test::survey_test {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <halftone/core/language.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/type_list.h>
 
 namespace halftone::test::type_list_test {
 namespace {

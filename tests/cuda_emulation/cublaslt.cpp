@@ -10,7 +10,7 @@
 
 #include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/core/dtype.h>
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 
 #include "emulator.h"
 

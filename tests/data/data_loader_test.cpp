@@ -11,7 +11,7 @@
 
 #include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/tensor_dataset.h>

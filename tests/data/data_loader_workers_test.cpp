@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/worker_threads.h>
 

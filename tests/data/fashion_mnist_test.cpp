@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/sets/fashion_mnist.h>
 
 #include "../temporary_directory.h"

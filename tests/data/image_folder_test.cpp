@@ -2,7 +2,7 @@
 // files, messages.
 #include <doctest/doctest.h>
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/images/image_folder.h>
 

@@ -5,7 +5,7 @@
 
 #include <zlib.h>
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/images/image.h>
 
 #include "image_fixtures.h"

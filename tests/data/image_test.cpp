@@ -1,7 +1,7 @@
 // read_image and write_png: good files against Pillow, round trips, and the messages.
 #include <doctest/doctest.h>
 
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/views.h>
 #include <halftone/data/images/image.h>
 

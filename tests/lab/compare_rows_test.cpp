@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/lab/commands/compare.h>
 
 #include "lab/columns.h"

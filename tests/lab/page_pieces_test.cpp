@@ -6,11 +6,11 @@
 #include <map>
 #include <sstream>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/lab/draw/distribution.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/draw/svg_text.h>
 #include <halftone/lab/policy_note.h>
-#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/lab/trial.h>
 
 #include "lab/linear_workload.h"

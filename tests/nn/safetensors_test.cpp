@@ -8,9 +8,9 @@
 #include <sys/resource.h>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
-#include <halftone/core/views.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/safetensors.h>
+#include <halftone/core/views.h>
 #include <halftone/nn/nn.h>
 
 #include "../temporary_directory.h"

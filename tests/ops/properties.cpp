@@ -3,8 +3,8 @@
 // are freed.
 #include "ops/properties.h"
 
-#include <halftone/core/memory_ledger.h>
 #include <halftone/core/environment.h>
+#include <halftone/core/memory.h>
 
 #include "ops/samples.h"
 

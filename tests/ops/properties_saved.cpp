@@ -4,7 +4,7 @@
 #include <set>
 
 #include <halftone/autograd/saved_tensors.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 #include "ops/properties.h"
 

@@ -2,7 +2,7 @@
 #include <halftone/train/callbacks/weight_average.h>
 
 #include <halftone/core/in_place.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
 

@@ -7,11 +7,11 @@
 
 #include <halftone/core/entries.h>
 #include <halftone/core/error.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/quoted.h>
 #include <halftone/distributed/collectives.h>
-#include <halftone/train/environment.h>
 #include <halftone/train/checkpoints/manifest.h>
+#include <halftone/train/environment.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
 

@@ -1,9 +1,9 @@
 // The scales of blocks side by side: from their largest magnitudes, or by trying scales on their
-// elements (core/block_scale.h).
+// elements (core/formats/block_scale.h).
 #pragma once
 
 #include <halftone/backends/cpu/simd/nearest_on_grid.h>
-#include <halftone/core/block_scale.h>
+#include <halftone/core/formats/block_scale.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

@@ -184,7 +184,7 @@ struct Kernels {
   /// y[i] = random_half(key, first + i)
   void (*random_halves)(RandomKey key, uint64_t first, uint16_t* y, int64_t n);
 
-  // --- numbers on a grid (core/quantizer.h); y may be x
+  // --- numbers on a grid (core/formats/quantizer.h); y may be x
   /// the bits of the largest |x|; those of a NaN are larger than all others
   uint32_t (*largest_magnitude)(const float* x, int64_t n);
   /// Returns summed_by_lanes() of finite_square(x) (core/clip.h); finite: the count of finite x

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

@@ -5,7 +5,7 @@
 #include <halftone/backends/cuda/cudnn/graphs.h>
 #include <halftone/core/allow_tf32.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/views.h>
 
 namespace halftone::cuda::cudnn {

@@ -4,7 +4,7 @@
 #include <halftone/core/allow_tf32.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/halftone.h>
 #include <halftone/policy/resolved/resolved_table.h>
 

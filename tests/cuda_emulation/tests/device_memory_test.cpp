@@ -8,7 +8,7 @@
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/size_class.h>
 
 #include "counting_source.h"

@@ -6,7 +6,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 #include "emulator.h"
 #include "switches.h"

@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include <halftone/core/formats/survey.h>
 #include <halftone/core/quantized.h>
-#include <halftone/core/survey.h>
 
 namespace halftone::test {
 namespace {

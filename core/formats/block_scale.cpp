@@ -1,10 +1,9 @@
 // Bounds by simple loops on the host. Tests compare the kernels of backends with them.
-#include <halftone/core/clip.h>
-
 #include <algorithm>
 #include <limits>
 #include <vector>
 
+#include <halftone/core/clip.h>
 #include <halftone/core/error.h>
 
 namespace halftone {

@@ -1,6 +1,6 @@
 // The ledger: one record per device and one mutex. An allocation costs a lock and three additions,
 // which is negligible compared with the kernel that fills the memory.
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 
 #include <algorithm>
 #include <iomanip>

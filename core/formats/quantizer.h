@@ -14,7 +14,7 @@
 //   block, short    y = on(x u) b (1 / g)   b: the block's scale on its own grid, g: the tensor's,
 //                                           u = 1 / (b (1 / g)): NVFP4
 //
-// core/block_scale.h has the scales that a block chooses, draws or corrects by its elements.
+// core/formats/block_scale.h has the scales that a block chooses, draws or corrects by its elements.
 //
 // With a scale, finite numbers saturate. Infinity and NaN make the scale of their block (tensor) 1;
 // NaN stays, and infinity becomes what the format says.
@@ -26,7 +26,7 @@
 #include <vector>
 
 #include <halftone/core/dtype.h>
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 
@@ -175,7 +175,7 @@ struct QuantizeCall {
   /// of quantizer.average: f32, of x's shape and device; undefined: x itself
   Tensor average{};
   Tensor skip{};    // if it is not 0, y does not change; may be undefined
-  Tensor survey{};  // for quantized(): the row (core/survey.h) to add to; may be undefined
+  Tensor survey{};  // for quantized(): the row (core/formats/survey.h) to add to; may be undefined
   /// key of stochastic rounding: element row * columns + column uses that word of the key; scales
   /// of blocks and signs of rotations have streams of their own
   RandomKey key{};
@@ -212,7 +212,7 @@ struct QuantizeNumbers {
   float max = 0, inverse_max = 0, scale_max = 0, least = 0, margin = 1;
   int32_t max_exponent = 0, half_unit = 0;
   int32_t rows = 1, columns = 32;
-  // scales that are not plain (core/block_scale.h)
+  // scales that are not plain (core/formats/block_scale.h)
   bool plain = true, corrected = false;
   Rounding scale_rounding = Rounding::nearest_even;
   ScaleError error = ScaleError::mse;

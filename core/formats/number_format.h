@@ -4,7 +4,7 @@
 // bits, never from a logarithm.
 //
 // A format here is emulated: memory stores its numbers as f32 (or in a short dtype that holds
-// them), see core/quantizer.h. The storage dtypes are in core/dtype.h.
+// them), see core/formats/quantizer.h. The storage dtypes are in core/dtype.h.
 #pragma once
 
 #include <bit>

@@ -1,13 +1,12 @@
 // Quantizers by name, their descriptions, and checks of their fields.
-#include <halftone/core/quantizer.h>
-
-#include <halftone/core/clip.h>
+#include <halftone/core/formats/quantizer.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
+#include <halftone/core/clip.h>
 #include <halftone/core/error.h>
 #include <halftone/core/own_quantizer.h>
 

@@ -1,8 +1,6 @@
 // The reader parses the header and checks every offset before it reads a byte of data. It allocates
 // nothing beyond the size of the file. The writer uses the official writer's order, and replaces
 // the file in one step through core/files.h.
-#include <halftone/core/safetensors.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -12,16 +10,17 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 
 #include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/views.h>
+#include <halftone/core/safetensors.h>
 #include <halftone/core/safetensors_header.h>
+#include <halftone/core/views.h>
 
 namespace halftone {
 

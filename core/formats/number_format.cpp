@@ -1,5 +1,5 @@
 // Names of formats and roundings, and enumeration of the numbers of a grid.
-#include <halftone/core/number_format.h>
+#include <halftone/core/formats/number_format.h>
 
 #include <array>
 #include <cmath>

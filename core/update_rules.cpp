@@ -1,7 +1,7 @@
 // The weight forms' facts, for tables, messages and code that makes companions.
-#include <halftone/core/weight_form.h>
-
 #include <array>
+
+#include <halftone/core/weight_form.h>
 
 namespace halftone {
 

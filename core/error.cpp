@@ -1,8 +1,8 @@
 // Decodes UTF-8 by hand, strictly: no overlong encodings, no surrogates, nothing over U+10FFFF.
-#include <halftone/core/quoted.h>
-
 #include <algorithm>
 #include <cstdint>
+
+#include <halftone/core/quoted.h>
 
 namespace halftone {
 

@@ -1,5 +1,5 @@
 // Moves rows to the host, and derives statistics from their numbers.
-#include <halftone/core/survey.h>
+#include <halftone/core/formats/survey.h>
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/memory_ledger.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/views.h>
 
 namespace halftone {

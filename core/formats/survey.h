@@ -9,7 +9,7 @@
 #include <optional>
 #include <type_traits>
 
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone {
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <halftone/core/accumulator.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone {
 
