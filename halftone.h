@@ -8,13 +8,12 @@
 #include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/write_dot.h>
-#include <halftone/core/allow_tf32.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
+#include <halftone/core/device.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/portable_bits.h>
 #include <halftone/data/data.h>
 #include <halftone/distributed/distributed.h>
 #include <halftone/nn/models/gpt.h>

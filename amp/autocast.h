@@ -18,7 +18,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/autograd/call_scope.h>
 #include <halftone/autograd/input_caster.h>
-#include <halftone/core/thread_slot.h>
+#include <halftone/core/language.h>
 
 namespace halftone::amp {
 

@@ -8,9 +8,9 @@
 #include <typeinfo>
 
 #include <halftone/amp/autocast.h>
-#include <halftone/core/names.h>
 #include <halftone/amp/presets.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/core/error.h>
 
 namespace halftone::amp {
 

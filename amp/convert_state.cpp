@@ -8,9 +8,9 @@
 #include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/backend.h>
-#include <halftone/core/entries.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {

@@ -10,7 +10,7 @@
 #include <halftone/autograd/gradient_listener.h>
 #include <halftone/autograd/statistics_sink.h>
 #include <halftone/core/communicator.h>
-#include <halftone/core/tensor_source.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {

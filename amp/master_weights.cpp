@@ -5,10 +5,10 @@
 
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/scaled_gradients.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/core/entries.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone::amp {
 

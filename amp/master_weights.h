@@ -1,5 +1,5 @@
 // Wraps any optimizer to store weights that short-float parameters cannot hold: f32 masters (apex),
-// the f32 in two halves (IPEX), Kahan compensation, or stochastic rounding. core/weight_form.h has
+// the f32 in two halves (IPEX), Kahan compensation, or stochastic rounding. core/update_rules.h has
 // the arithmetic and the papers.
 //
 //   model.to(bf16);
@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/thread_slot.h>
+#include <halftone/core/language.h>
 
 namespace halftone::amp {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include <halftone/autograd/op_tap.h>
-#include <halftone/core/accumulator.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/random.h>

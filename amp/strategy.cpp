@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 
 namespace halftone::amp {
 

@@ -28,9 +28,9 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/core/loss_scale.h>
 #include <halftone/amp/cast_policy.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/loss_scale.h>
+#include <halftone/core/update_rules.h>
 #include <halftone/distributed/wire.h>
 
 namespace halftone::amp {

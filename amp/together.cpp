@@ -7,13 +7,12 @@
 
 #include <halftone/amp/session.h>
 #include <halftone/amp/weight_storage.h>
-#include <halftone/core/entries.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/device.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
-#include <halftone/core/kernel_identity.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/optim/gradient_lists.h>

@@ -12,10 +12,10 @@
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/error.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
-#include <halftone/core/in_place.h>
 
 namespace halftone::amp {
 

@@ -29,7 +29,7 @@
 #include <halftone/amp/strategy.h>
 #include <halftone/autograd/statistics_sink.h>
 #include <halftone/core/communicator.h>
-#include <halftone/core/tensor_source.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/distributed/options.h>
 
 namespace halftone::amp {

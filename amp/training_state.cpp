@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include <halftone/amp/session.h>
-#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {

@@ -1,7 +1,7 @@
 // On the host, element by element.
 #include <halftone/amp/weight_storage.h>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::amp {

@@ -1,11 +1,11 @@
-// Converts f32 weights into a form (core/weight_form.h) and back, for making masters, saving,
+// Converts f32 weights into a form (core/update_rules.h) and back, for making masters, saving,
 // loading and converting between strategies. Not for training steps: the backends' optimizers
 // convert as part of the update.
 #pragma once
 
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 
 namespace halftone::amp {
 

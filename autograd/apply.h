@@ -17,9 +17,9 @@
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/members.h>
 #include <halftone/autograd/node.h>
-#include <halftone/autograd/op_tap.h>
 #include <halftone/autograd/op_list.h>
-#include <halftone/core/allow_tf32.h>
+#include <halftone/autograd/op_tap.h>
+#include <halftone/core/device.h>
 
 namespace halftone {
 

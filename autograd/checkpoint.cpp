@@ -5,7 +5,7 @@
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/statistics_sink.h>
 #include <halftone/core/random.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

@@ -17,11 +17,11 @@
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/node.h>
 #include <halftone/autograd/op_tap.h>
-#include <halftone/core/allow_tf32.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/device.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

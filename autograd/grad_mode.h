@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include <halftone/core/thread_slot.h>
+#include <halftone/core/language.h>
 
 namespace halftone {
 

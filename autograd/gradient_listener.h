@@ -3,7 +3,7 @@
 #pragma once
 
 #include <halftone/autograd/node.h>
-#include <halftone/core/thread_slot.h>
+#include <halftone/core/language.h>
 
 namespace halftone {
 

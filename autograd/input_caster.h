@@ -10,10 +10,10 @@
 #include <span>
 #include <utility>
 
-#include <halftone/core/accumulator.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/language.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/tensor.h>
-#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
@@ -25,7 +25,7 @@ struct CastPlan {
   std::optional<DType> result{};            // return the result in this dtype, by a recorded cast
   std::shared_ptr<OpTap> tap{};             // wraps the operation; null: none
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
-  std::optional<bool> tf32{};               // core/allow_tf32.h, forward and backward
+  std::optional<bool> tf32{};               // core/device.h, forward and backward
 };
 
 class InputCaster {

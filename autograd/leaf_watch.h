@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <halftone/autograd/node.h>
-#include <halftone/core/thread_slot.h>
+#include <halftone/core/language.h>
 
 namespace halftone {
 

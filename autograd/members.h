@@ -70,7 +70,7 @@ template <class S, class See> void for_each_member(const S& s, const See& see) {
   }
 }
 
-/// Returns the sum of the storage versions (core/storage.h) of the tensors in a member: it grows
+/// Returns the sum of the storage versions (core/memory.h) of the tensors in a member: it grows
 /// with each write in place. A struct that other passes may write declares `static constexpr bool
 /// written_by_passes = true` and is skipped, as are structs that cannot be read.
 template <class M> uint64_t versions_of(const M& member) {

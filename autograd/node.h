@@ -53,7 +53,7 @@ struct Node {
   GradientHooks hooks{};         // on the gradient of the output
   std::shared_ptr<OpTap> tap{};  // wraps forward and backward
   bool scales_loss = false;      // multiplies a loss by a loss scale
-  std::optional<bool> tf32{};    // core/allow_tf32.h, as in forward
+  std::optional<bool> tf32{};    // core/device.h, as in forward
   /// Returns one gradient per edge; undefined if none is needed.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
   /// The same for some inputs (bit i: input i), undefined for the others, so that each product of

@@ -5,8 +5,8 @@
 
 #include <utility>
 
+#include <halftone/core/language.h>
 #include <halftone/core/tensor.h>
-#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 

@@ -8,7 +8,7 @@
 #include <halftone/backends/mpi/mpi.h>
 #include <halftone/core/communicator.h>
 #include <halftone/core/error.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 namespace halftone {
 

@@ -2,16 +2,15 @@
 #include <atomic>
 #include <string>
 
+#include <halftone/backends/registry.h>
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/isa.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/reference/reference.h>
-#include <halftone/backends/registry.h>
 #include <halftone/backends/team.h>
-#include <halftone/core/kernel_identity.h>
-#include <halftone/core/environment.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
+#include <halftone/core/files.h>
 
 namespace halftone {
 

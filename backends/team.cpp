@@ -16,8 +16,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <halftone/core/kernel_identity.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/device.h>
+#include <halftone/core/files.h>
 
 namespace halftone {
 

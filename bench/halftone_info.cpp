@@ -7,7 +7,7 @@
 #include <cpuid.h>
 
 #include <halftone/core/communicator.h>
-#include <halftone/core/kernel_identity.h>
+#include <halftone/core/device.h>
 #include <halftone/halftone.h>
 
 #include "../examples/output.h"

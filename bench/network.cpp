@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/distributed/collectives.h>
 
 namespace halftone::bench {

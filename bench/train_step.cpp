@@ -18,7 +18,7 @@
 #include <halftone/halftone.h>
 #include <halftone/lab/workloads/synthetic.h>
 #include <halftone/lab/workloads/untuned.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 
 #include "busy.h"
 #include "limit.h"

@@ -22,10 +22,10 @@
 
 #include <halftone/core/formulas.h>
 #include <halftone/core/loss_scale.h>
+#include <halftone/core/op_info.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 #include <halftone/core/update_rules.h>
-#include <halftone/core/weight_form.h>
 
 namespace halftone {
 
@@ -70,7 +70,7 @@ struct AttentionSettings {
 };
 /// One parameter with the tensors that its update reads and writes. State tensors are f32 or short
 /// floats, the gradient any of them. Arithmetic is f32 (f64 for f64 parameters), and each result is
-/// rounded once, as `form` says (core/weight_form.h).
+/// rounded once, as `form` says (core/update_rules.h).
 struct UpdateSlot {
   Tensor parameter, gradient;
   std::array<Tensor, 3> state{};
@@ -308,15 +308,15 @@ class Backend {
   virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
                                Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
-  // --- numbers on a grid: f32, bf16 or f16. core/formats/quantizer.h, core/clip.h,
-  // core/hadamard.h and core/accumulator.h contain all of the arithmetic, so that every backend
+  // --- numbers on a grid: f32, bf16 or f16. core/formats/quantizer.h, core/formats/block_scale.h,
+  // core/formats/block_scale.h and core/formats/number_format.h contain all of the arithmetic, so that every backend
   // gives the same bits.
   /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if either is. x
   /// strided
   virtual void largest_magnitude(const Tensor& x, Tensor& amax) = 0;
-  /// bound, an f32 scalar, becomes clip_bound() of core/clip.h. x: f32, row-major
+  /// bound, an f32 scalar, becomes clip_bound() of core/formats/block_scale.h. x: f32, row-major
   virtual void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) = 0;
-  /// y = clipped(x, bound) of core/clip.h; f32, row-major
+  /// y = clipped(x, bound) of core/formats/block_scale.h; f32, row-major
   virtual void clip(const Tensor& x, const Tensor& bound, Tensor& y) = 0;
   /// rows; y like x, and may be x itself
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
@@ -368,5 +368,41 @@ class CpuBackendScope {
  private:
   Backend* before_;
 };
+
+// Writes into tensors that others hold. An object that keeps a result made from a tensor, as
+// autocast keeps its casts of weights, compares storage versions: a write that does not bump the
+// version leaves a stale copy. So outside of kernels all writes go through these functions.
+
+/// Returns whether several elements of y are one number in memory, as in an expanded tensor: they
+/// cannot be written one by one.
+bool has_overlap(const Tensor& y);
+/// Throws UsageError if y has such elements.
+void require_writable(const Tensor& y);
+
+/// Announces a write through data<T>() or raw_data(): call it after the write.
+inline void mark_written(const Tensor& y) {
+  require_writable(y);
+  y.storage()->bump_version();
+}
+
+/// Calls kernel(backend, y), which writes y by calls of the backend.
+template <class Kernel> void write_in_place(Tensor y, const Kernel& kernel) {
+  require_writable(y);
+  kernel(backend_for(y), y);
+  y.storage()->bump_version();
+}
+
+/// y = x in y's dtype; x may be on another device. As torch's y.copy_(x), for equal shapes only.
+inline void copy_into(const Tensor& y, const Tensor& x) {
+  if (y.shape() != x.shape())
+    fail<ShapeError>(running_operation("copy_into"), described(x), " does not fill ", described(y),
+                     ". Shapes must be equal.");
+  write_in_place(y, [&](Backend& backend, Tensor& to) { backend.copy(x.to(to.device()), to); });
+}
+
+/// Sets every element to value. As torch's y.fill_(value).
+inline void fill_with(const Tensor& y, Number value) {
+  write_in_place(y, [&](Backend& backend, Tensor& to) { backend.fill(value, to); });
+}
 
 }  // namespace halftone

@@ -4,10 +4,9 @@
 #include <cstdlib>
 #include <ostream>
 
-#include <halftone/core/environment.h>
 #include <halftone/core/error.h>
+#include <halftone/core/files.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/plain_numbers.h>
 
 namespace halftone {
 

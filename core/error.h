@@ -1,16 +1,66 @@
-// Errors are exceptions of one of six kinds, and every message has the same form:
-//   [op] what is wrong: the values. What to do.
-// fail<ShapeError>("matmul", "inner sizes differ: ", a, " and ", b, ". ...") builds and throws one.
-// Mistakes of users throw; mistakes of this library are `assert`s.
+// Errors are exceptions of one of six kinds, and every message has the same form. With them what messages are
+// made of: numbers, text from outside, names with the nearest known one; and sizes that are checked.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <locale>
+#include <ostream>
+#include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
-#include <halftone/core/plain_numbers.h>
+#include <locale.h>
 
 namespace halftone {
+
+// Numbers in messages, printed tensors and files are spelled as C++ spells them: 1234 and 0.5,
+// never 1.234 and 0,5. The locale that a program has set with std::locale::global(), setlocale() or
+// on its stream has no effect.
+
+/// A string stream whose locale is not the global one.
+class PlainText : public std::ostringstream {
+ public:
+  PlainText() { imbue(std::locale::classic()); }
+};
+
+/// Makes a stream print numbers plainly for its scope: every operator<< of a value begins with it.
+class PlainNumbers {
+ public:
+  explicit PlainNumbers(std::ostream& out)
+      : out_(out), before_(out.imbue(std::locale::classic())) {}
+  ~PlainNumbers() { out_.imbue(before_); }
+  PlainNumbers(const PlainNumbers&) = delete;
+  PlainNumbers& operator=(const PlainNumbers&) = delete;
+
+ private:
+  std::ostream& out_;
+  std::locale before_;
+};
+
+/// Makes printf() and related functions print numbers plainly in this thread for its scope.
+class PlainPrintf {
+ public:
+  PlainPrintf() {
+    static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+    if (plain != nullptr) before_ = uselocale(plain);
+  }
+  ~PlainPrintf() {
+    if (before_ != nullptr) uselocale(before_);
+  }
+  PlainPrintf(const PlainPrintf&) = delete;
+  PlainPrintf& operator=(const PlainPrintf&) = delete;
+
+ private:
+  locale_t before_ = nullptr;
+};
+
+// Errors are exceptions of one of six kinds, and every message has the same form:
+//   [op] what is wrong: the values. What to do.
+// fail<ShapeError>("matmul", "inner sizes differ: ", a, " and ", b, ". ...") builds and throws one.
+// Mistakes of users throw; mistakes of this library are `assert`s.
 
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -41,5 +91,58 @@ template <class Kind, class... Parts>
   (text << ... << parts);
   throw Kind(text.str());
 }
+
+// Errors for names that do not exist, with the nearest known name.
+
+/// Returns the end of such a message: "Did you mean "nearest"?", or "Known: a, b." if none is near.
+std::string suggestion(std::string_view given, std::span<const std::string_view> known);
+/// Throws UsageError: [where] there is no `kind` named "given". Did you mean "nearest"? If no name
+/// is near, all known names are listed.
+[[noreturn]] void fail_unknown_name(std::string_view where, std::string_view kind,
+                                    std::string_view given,
+                                    std::span<const std::string_view> known);
+
+// Makes text from outside (names in files, cells, strings in a checkpoint) safe for messages and
+// terminals. No other file decides which characters are shown and which are escaped.
+
+/// Returns the text with everything escaped that a terminal would act on: control characters ("\n",
+/// "\x1b",
+/// "\u0085"), characters that turn the direction of writing ("\u202e"),
+/// and bytes that are not UTF-8 ("\xff"). A backslash is not escaped, so a
+/// second call changes nothing.
+std::string printable(std::string_view text);
+
+/// Returns the first `most` bytes of a text, cut between characters, with "..." if the text is
+/// longer; printable.
+std::string shortened(std::string_view text, std::size_t most);
+/// Returns shortened(text, most) in quotes.
+std::string in_quotes(std::string_view text, std::size_t most = 80);
+
+/// Returns "a, b, c", each printable and shortened; after the first `most`: "and 89,980 more".
+std::string listed(std::span<const std::string> names, std::size_t most = 20);
+
+// Arithmetic on sizes that come from users: an overflow of 64 bits is detected, not undefined.
+
+/// An integer that remembers whether any operation that led to it overflowed.
+struct Checked {
+  int64_t value = 0;
+  bool overflowed = false;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): so that formulas read as they do with int64_t
+  Checked(int64_t number) : value(number) {}
+
+  friend Checked operator+(Checked a, Checked b) {
+    a.overflowed |= __builtin_add_overflow(a.value, b.value, &a.value) || b.overflowed;
+    return a;
+  }
+  friend Checked operator-(Checked a, Checked b) {
+    a.overflowed |= __builtin_sub_overflow(a.value, b.value, &a.value) || b.overflowed;
+    return a;
+  }
+  friend Checked operator*(Checked a, Checked b) {
+    a.overflowed |= __builtin_mul_overflow(a.value, b.value, &a.value) || b.overflowed;
+    return a;
+  }
+};
 
 }  // namespace halftone

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include <halftone/core/backend.h>
-#include <halftone/core/caching_allocator.h>
+#include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 
 namespace halftone {

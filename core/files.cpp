@@ -13,9 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::files {
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -117,3 +118,15 @@ void require_replaceable(std::string_view op, const std::filesystem::path& path)
 void make_directories(std::string_view op, const std::filesystem::path& path);
 
 }  // namespace halftone::files
+
+// Environment variables: an empty variable counts as not set, as in a shell's ${NAME:-default}.
+
+namespace halftone {
+
+/// Returns the value, or null if the variable is not set or empty.
+inline const char* environment_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+}  // namespace halftone

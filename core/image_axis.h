@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <halftone/core/backend.h>
-#include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 
 namespace halftone {
 

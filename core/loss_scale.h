@@ -8,7 +8,7 @@
 #include <limits>
 #include <string_view>
 
-#include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 
 namespace halftone {
 

@@ -1,11 +1,11 @@
 // Series after an exact reduction of the argument. Compiled without contraction, like all of the
 // library but the fast SIMD kernels.
+#include <halftone/core/math.h>
+
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-
-#include <halftone/core/elementary.h>
 
 namespace halftone::elementary {
 

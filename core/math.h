@@ -1,9 +1,8 @@
-// Elementary functions for the formulas, in three versions under one name. double calls
-// core/elementary.h, and CUDA's library on a GPU. float on the host is a branch-free polynomial
-// that compilers vectorize (errors of one to two units in the last place, tested by
-// tests/core/math_test.cpp against double). float in CUDA calls the device library. Sources of the
-// polynomials: exp is its Taylor series after Cody-Waite reduction; log, tanh are Cephes'
-// (Moshier).
+// Elementary functions of doubles from sums, products, quotients and square roots alone, so that
+// results have the same bits with every compiler, C library and CPU. (The C library chooses among
+// several versions by the CPU, and they differ in the last bit now and then.) Errors are below two
+// and a half units in the last place; special cases are those of the C library.
+// tests/core/elementary_test.cpp measures both.
 #pragma once
 
 #include <bit>
@@ -12,8 +11,31 @@
 #include <limits>
 #include <type_traits>
 
-#include <halftone/core/elementary.h>
-#include <halftone/core/host_device.h>
+#include <halftone/core/dtype.h>
+#include <halftone/core/language.h>
+
+namespace halftone::elementary {
+
+double exp(double x);
+double expm1(double x);
+double log(double x);
+double log1p(double x);
+double log2(double x);
+double log10(double x);
+double tanh(double x);
+double erf(double x);
+double sin(double x);
+double cos(double x);
+double pow(double x, double y);
+
+}  // namespace halftone::elementary
+
+// Elementary functions for the formulas, in three versions under one name. double calls
+// core/math.h, and CUDA's library on a GPU. float on the host is a branch-free polynomial
+// that compilers vectorize (errors of one to two units in the last place, tested by
+// tests/core/math_test.cpp against double). float in CUDA calls the device library. Sources of the
+// polynomials: exp is its Taylor series after Cody-Waite reduction; log, tanh are Cephes'
+// (Moshier).
 
 namespace halftone::math {
 
@@ -128,7 +150,7 @@ HT_HD float tanh_f32(float x) {
 #endif
 }
 
-// double: the same bits on every host (core/elementary.h); CUDA's library on a GPU.
+// double: the same bits on every host (core/math.h); CUDA's library on a GPU.
 #if defined(__CUDA_ARCH__)
 HT_HD double wide_exp(double x) { return ::exp(x); }
 HT_HD double wide_log(double x) { return ::log(x); }
@@ -305,3 +327,24 @@ HT_HD int64_t floor_quotient(int64_t a, int64_t b) {
 }
 
 }  // namespace halftone::math
+
+// The end of a half-open range in a short format: uniform numbers on [low, high) must not become
+// `high` when they are rounded to y's dtype.
+
+namespace halftone {
+
+/// Returns the value before `high` on T's grid: the formats store sign and magnitude, so
+/// neighboring numbers have neighboring bits.
+template <class T> double largest_below(double high) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
+                                  std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+  const T nearest = convert<T>(high);
+  if (convert<double>(nearest) < high) return convert<double>(nearest);
+  constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));
+  const Bits bits = std::bit_cast<Bits>(nearest);
+  const bool zero = (bits & Bits(~sign)) == 0, negative = (bits & sign) != 0;
+  const Bits below = zero ? Bits(sign | 1) : Bits(negative ? bits + 1 : bits - 1);
+  return convert<double>(std::bit_cast<T>(below));
+}
+
+}  // namespace halftone

@@ -1,18 +1,25 @@
+// Memory: the ledger that counts it, one allocation, and freed blocks that are kept for reuse.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <new>
+#include <string_view>
+
+#include <halftone/core/device.h>
+#include <halftone/core/error.h>
+
+namespace halftone {
+
 // The allocated bytes by holder and purpose. Every allocation is charged to a MemoryUse taken from
 // the enclosing MemoryScope. The ledger knows, per device and use: the bytes now, the use's own
 // peak, and its bytes when the total was at its peak. "No bytes left at the end of the scope" is
 // the leak test of the whole framework. Bytes are those asked for (elements x size), not those an
 // allocator rounds them to.
-#pragma once
-
-#include <array>
-#include <cstdint>
-#include <iosfwd>
-#include <string_view>
-
-#include <halftone/core/device.h>
-
-namespace halftone {
 
 enum class MemoryUse : uint8_t {
   parameter,
@@ -71,5 +78,93 @@ struct HumanBytes {
   int64_t bytes;
 };
 std::ostream& operator<<(std::ostream& out, HumanBytes bytes);
+
+// One allocation: bytes on a device, charged to a use, with a version that counts in-place writes.
+// A new version invalidates caches built from a parameter (AMP casts, packed weights).
+
+class Storage {
+ public:
+  /// Allocates on `device` and charges the current MemoryScope.
+  Storage(int64_t bytes, Device device);
+  /// Wraps memory of the host that `owner` keeps alive, for programs that have their data
+  /// elsewhere. The ledger does not count it.
+  Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  MemoryUse use() const { return use_; }
+  /// Moves the charge in the ledger, e.g. when an activation gradient becomes a parameter's
+  /// gradient.
+  void recharge(MemoryUse use);
+
+  uint64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_;
+  Device device_;
+  MemoryUse use_;
+  uint64_t version_ = 0;
+  std::shared_ptr<const void> owner_{};  // of memory that was not allocated here
+};
+
+// Host memory that is kept for reuse. A training step asks for the same sizes again and again.
+// After the first step every request is served from the lists of freed blocks, without a system
+// call and without page faults. Blocks are 64-byte aligned and come in size classes, four to each
+// power of two.
+
+struct CacheStatistics {
+  int64_t system_allocations = 0;  // blocks taken from the operating system until now
+  int64_t cached_bytes = 0;        // held in the lists, ready for reuse
+  int64_t used_bytes = 0;          // handed out, rounded to size classes
+};
+
+/// Returns at least `bytes` bytes, aligned to 64; throws DeviceError if the system has no more.
+/// Thread-safe.
+void* cached_allocate(std::size_t bytes);
+/// Gives a block of `bytes` bytes back to its list.
+void cached_release(void* data, std::size_t bytes) noexcept;
+/// Returns all cached blocks to the system.
+void release_cached_memory();
+CacheStatistics cache_statistics();
+
+/// Returns f(). If memory for its containers runs out, throws a DeviceError in the name of `op`;
+/// `bytes`: of the data that it works on.
+template <class F> decltype(auto) or_no_memory(std::string_view op, int64_t bytes, const F& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    fail<DeviceError>(op, "there is no memory left for work on ", bytes,
+                      " bytes. Use less data, or free other memory first.");
+  }
+}
+
+namespace detail {
+/// For tests: after `after` other calls, one call of cached_allocate() fails as if the system had
+/// no more memory; -1: none does.
+void fail_one_allocation(int64_t after);
+}  // namespace detail
+
+// The size classes of blocks in allocators: four to each power of two, so that at most a quarter of
+// a block is rounding.
+
+struct SizeClass {
+  std::size_t index, bytes;
+};
+
+/// Returns the smallest class that holds `bytes`; all are multiples of `unit`, a power of two.
+constexpr SizeClass size_class(std::size_t bytes, std::size_t unit) {
+  const std::size_t units = bytes == 0 ? 1 : (bytes + unit - 1) / unit;
+  if (units <= 4) return {units - 1, units * unit};
+  const auto log = std::size_t(std::bit_width(units - 1) - 1);  // 2^log < units <= 2^(log+1)
+  const std::size_t quarter = std::size_t(1) << (log - 2);
+  const std::size_t steps = (units + quarter - 1) / quarter;  // 5 to 8
+  return {4 * (log - 2) + 4 + (steps - 5), steps * quarter * unit};
+}
 
 }  // namespace halftone

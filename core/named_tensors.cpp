@@ -1,12 +1,22 @@
-// The reader parses the header and checks every offset before it reads a byte of data. It allocates
-// nothing beyond the size of the file. The writer uses the official writer's order, and replaces
-// the file in one step through core/files.h.
+#pragma once
+
+#include <halftone/core/named_tensors.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -15,12 +25,338 @@
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
-#include <halftone/core/caching_allocator.h>
+#include <halftone/core/dtype.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/safetensors.h>
-#include <halftone/core/safetensors_header.h>
-#include <halftone/core/views.h>
+#include <halftone/core/memory.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+TensorSource source_of(const NamedTensors& tensors) {
+  TensorSource source;
+  for (const auto& [name, x] : tensors) source.infos.push_back(info_of(name, x));
+  source.tensor = [tensors](const std::string& name) { return tensors.at(name); };
+  return source;
+}
+
+// Taking entries of a state dictionary, with errors that say which one is wrong.
+
+Tensor Entries::find(const std::string& name) {
+  const auto entry = rest_.extract(name);
+  return entry.empty() ? Tensor{} : entry.mapped();
+}
+
+Tensor Entries::take(const std::string& name) {
+  Tensor x = find(name);
+  if (!x.defined())
+    fail<UsageError>(loading_, "there is no entry \"", name, "\". Load what ", saver_, " saved.");
+  return x;
+}
+
+Tensor Entries::take(const std::string& name, const Shape& shape, DType dtype) {
+  Tensor x = take(name);
+  if (x.shape() != shape || x.dtype() != dtype)
+    fail<ShapeError>(loading_, "the entry \"", name, "\" is ", described(x), " instead of ", shape,
+                     ' ', dtype, ". Load what ", saver_, " saved.");
+  return x;
+}
+
+double Entries::number(const std::string& name) {
+  const Tensor x = take(name);
+  if (x.numel() != 1)
+    fail<UsageError>(loading_, "the entry \"", name, "\" is ", described(x),
+                     ". It must have one element.");
+  return x.item();
+}
+
+int64_t Entries::count(const std::string& name, std::string_view called) {
+  const double value = number(name);
+  if (!(value >= 0 && value <= 9e15 && value == std::floor(value)))
+    fail<UsageError>(loading_, called, " is ", value, ". It must be a whole number, 0 or more.");
+  return int64_t(value);
+}
+
+std::string Entries::text(const std::string& name) {
+  const Tensor x = take(name);
+  if (x.dtype() != u8)
+    fail<UsageError>(loading_, "the entry \"", name, "\" is ", described(x),
+                     " instead of a text, which is u8. Load what ", saver_, " saved.");
+  std::string text;
+  for (const int64_t letter : x.to_vector<int64_t>()) text += char(letter);
+  return text;
+}
+
+void Entries::refuse_rest() const {
+  if (rest_.empty()) return;
+  fail<UsageError>(loading_, "the entry ", in_quotes(rest_.begin()->first),
+                   " is unknown. Load what ", saver_, " saved.");
+}
+
+Tensor text_tensor(std::string_view text) {
+  return from_vector(std::vector<int64_t>(text.begin(), text.end()), {int64_t(text.size())}, u8);
+}
+
+bool same_values(const Tensor& a, const Tensor& b) {
+  if (a.body() == b.body()) return true;
+  if (a.shape() != b.shape()) return false;
+  if (a.dtype() == b.dtype()) {
+    const Tensor x = views::contiguous(a.to(Device::cpu())),
+                 y = views::contiguous(b.to(Device::cpu()));
+    return x.bytes() == 0 || std::memcmp(x.raw_data(), y.raw_data(), std::size_t(x.bytes())) == 0;
+  }
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  return std::ranges::equal(a.to_vector<double>(), b.to_vector<double>(), {}, bits, bits);
+}
+
+std::optional<double> lost_value(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype || (is_floating(dtype) && facts(dtype).max >= facts(x.dtype()).max))
+    return {};
+  const Tensor host = views::contiguous(x.to(Device::cpu()));
+  return visit_any(host.dtype(), [&]<class From>() -> std::optional<double> {
+    const std::span<const From> values(host.data<From>(), std::size_t(host.numel()));
+    const double largest = facts(dtype).max;
+    for (const From stored : values) {
+      const auto value = convert<double>(stored);
+      if (is_floating(dtype) && !(std::abs(value) > largest)) continue;
+      const auto kept =
+          visit_any(dtype, [&]<class To>() { return convert<double>(convert<To>(stored)); });
+      if (is_floating(dtype) ? std::isfinite(value) && !std::isfinite(kept) : kept != value)
+        return value;
+    }
+    return {};
+  });
+}
+
+}  // namespace halftone
+
+// The header of a safetensors file as data, private to named_tensors.cpp: the facts of the format
+// (dtypes, limits) and the parser that turns untrusted JSON into a list of entries.
+
+namespace halftone::safetensors {
+
+inline constexpr uint64_t header_limit = 100'000'000;  // bytes, as in the official reader
+inline constexpr std::size_t entry_limit = 100'000;    // tensors and metadata keys together
+inline constexpr std::size_t name_limit = 1024;        // bytes
+inline constexpr std::size_t rank_limit = 64;          // dimensions of a tensor in a file
+inline constexpr std::string_view metadata_key = "__metadata__";
+
+/// The dtypes of the format by increasing alignment; the official writer sorts tensors by this
+/// order, descending.
+struct FileDType {
+  std::string_view name;
+  uint64_t bits;
+  std::optional<DType> dtype;
+};
+inline constexpr std::array<FileDType, 22> file_dtypes{{
+    {"BOOL", 8, boolean}, {"F4", 4, {}},          {"F6_E2M3", 6, {}},      {"F6_E3M2", 6, {}},
+    {"U8", 8, u8},        {"I8", 8, {}},          {"F8_E5M2", 8, f8_e5m2}, {"F8_E4M3", 8, f8_e4m3},
+    {"F8_E8M0", 8, {}},   {"F8_E4M3FNUZ", 8, {}}, {"F8_E5M2FNUZ", 8, {}},  {"I16", 16, i16},
+    {"U16", 16, {}},      {"F16", 16, f16},       {"BF16", 16, bf16},      {"I32", 32, i32},
+    {"U32", 32, {}},      {"F32", 32, f32},       {"C64", 64, {}},         {"F64", 64, f64},
+    {"I64", 64, i64},     {"U64", 64, {}},
+}};
+
+/// One tensor as described by the header: complete, but not yet compared with the size of the file.
+struct Entry {
+  std::string name;
+  const FileDType* dtype = nullptr;  // null: of a later version of the format, or of none
+  std::string dtype_name;
+  std::vector<uint64_t> shape, offsets;
+  bool has_dtype = false, has_shape = false, has_offsets = false;
+};
+
+struct Header {
+  std::vector<Entry> entries;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Parses the header without its length. Throws FormatError (and UnsupportedError for more than
+/// rank_limit dimensions), naming `path`.
+Header parse_header(const std::string& text, const std::string& path);
+
+template <class... Parts>
+[[noreturn]] void malformed(const std::string& path, const Parts&... parts) {
+  fail<FormatError>("load_safetensors", parts..., ", in ", path,
+                    ". The file is damaged or not safetensors: save it again.");
+}
+
+// A SAX parser that accepts only the grammar of the format, so nesting is at most three. It rejects
+// duplicate keys and limits the number of entries and the lengths of names. This closes the gaps
+// that the audit of the official reader left open (Trail of Bits 2023; header bombs of 100,000
+// entries).
+
+namespace {
+/// Takes the parser's events and knows at every point which may come next. Any other event throws.
+class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderReader(const std::string& path) : path_(path) {}
+  Header take() && { return std::move(header_); }
+
+  bool null() override { unexpected("null"); }
+  bool boolean(bool) override { unexpected("true or false"); }
+  bool number_integer(int64_t) override { unexpected("a negative number"); }
+  bool number_float(double, const std::string& text) override {
+    unexpected("the number " + text.substr(0, 40) + ", no whole number of 64 bits,");
+  }
+  bool binary(binary_t&) override { unexpected("binary data"); }
+
+  bool number_unsigned(uint64_t value) override {
+    if (place_ == Place::shape) {
+      if (entry().shape.size() == rank_limit)
+        fail<UnsupportedError>("load_safetensors", "tensor ", in_quotes(entry().name),
+                               " has more than ", rank_limit, " dimensions, in ", path_,
+                               ". Reshape it before saving.");
+      entry().shape.push_back(value);
+    } else if (place_ == Place::offsets && entry().offsets.size() < 2) {
+      entry().offsets.push_back(value);
+    } else {
+      unexpected("a number");
+    }
+    return true;
+  }
+
+  bool string(std::string& text) override {
+    if (place_ == Place::dtype) {
+      const auto* known = std::ranges::find(file_dtypes, text, &FileDType::name);
+      entry().dtype = known == file_dtypes.end() ? nullptr : known;
+      entry().dtype_name = text.substr(0, name_limit);
+      place_ = Place::entry;
+    } else if (place_ == Place::metadata_value) {
+      header_.metadata[key_] = text;
+      place_ = Place::metadata;
+    } else {
+      unexpected("a string");
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::start) place_ = Place::file;
+    else if (place_ == Place::tensor) place_ = Place::entry;
+    else if (place_ == Place::metadata_object) place_ = Place::metadata;
+    else unexpected("an object");
+    return true;
+  }
+
+  bool key(std::string& key) override {
+    key_ = key;
+    if (place_ == Place::entry) {
+      start_field();
+      return true;
+    }
+    if (key.size() > name_limit)
+      malformed(path_, "a name of ", key.size(), " bytes is over the limit of ", name_limit, ": ",
+                in_quotes(key));
+    auto& names = place_ == Place::metadata ? metadata_names_ : names_;
+    if (!names.insert(key).second) malformed(path_, "duplicate key ", in_quotes(key));
+    if (names_.size() + metadata_names_.size() > entry_limit)
+      malformed(path_, "more than ", entry_limit, " entries in the header");
+    if (place_ == Place::metadata) {
+      place_ = Place::metadata_value;
+    } else if (key == metadata_key) {
+      place_ = Place::metadata_object;
+    } else {
+      header_.entries.emplace_back().name = key;
+      place_ = Place::tensor;
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::entry) {
+      const Entry& e = entry();
+      require(e.has_dtype, "dtype");
+      require(e.has_shape, "shape");
+      require(e.has_offsets, "data_offsets");
+    }
+    place_ = Place::file;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ == Place::shape_array) place_ = Place::shape;
+    else if (place_ == Place::offsets_array) place_ = Place::offsets;
+    else unexpected("an array");
+    return true;
+  }
+
+  bool end_array() override {
+    if (place_ == Place::offsets && entry().offsets.size() != 2)
+      malformed(path_, "data_offsets of tensor ", in_quotes(entry().name), " has ",
+                entry().offsets.size(), " numbers, not 2");
+    place_ = Place::entry;
+    return true;
+  }
+
+  bool parse_error(std::size_t at, const std::string& token,
+                   const nlohmann::detail::exception&) override {
+    malformed(path_, "the header is not valid JSON at byte ", at, ", near ", in_quotes(token));
+  }
+
+ private:
+  enum class Place {
+    start,
+    file,
+    tensor,
+    entry,
+    dtype,
+    shape_array,
+    shape,
+    offsets_array,
+    offsets,
+    metadata_object,
+    metadata,
+    metadata_value
+  };
+
+  Entry& entry() { return header_.entries.back(); }
+
+  void require(bool present, std::string_view field) {
+    if (!present)
+      malformed(path_, "tensor ", in_quotes(entry().name), " has no field ", in_quotes(field));
+  }
+
+  void start_field() {
+    Entry& e = entry();
+    bool again = false;
+    if (key_ == "dtype") again = std::exchange(e.has_dtype, true), place_ = Place::dtype;
+    else if (key_ == "shape") again = std::exchange(e.has_shape, true), place_ = Place::shape_array;
+    else if (key_ == "data_offsets")
+      again = std::exchange(e.has_offsets, true), place_ = Place::offsets_array;
+    else malformed(path_, "unknown field ", in_quotes(key_), " of tensor ", in_quotes(e.name));
+    if (again)
+      malformed(path_, "duplicate key ", in_quotes(key_), " of tensor ", in_quotes(e.name));
+  }
+
+  [[noreturn]] void unexpected(std::string_view what) {
+    malformed(path_, what, " is not allowed in the header, after the key ", in_quotes(key_));
+  }
+
+  const std::string& path_;
+  Header header_;
+  Place place_ = Place::start;
+  std::string key_;
+  std::set<std::string> names_, metadata_names_;
+};
+}  // namespace
+
+Header parse_header(const std::string& text, const std::string& path) {
+  if (text.empty() || text[0] != '{') malformed(path, "the header does not start with '{'");
+  // The parser would take a zero byte for the end of the text and never read the rest.
+  if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
+    malformed(path, "the header is not valid JSON at byte ", zero + 1, ", a zero byte");
+  HeaderReader reader(path);
+  nlohmann::json::sax_parse(text, &reader);
+  return std::move(reader).take();
+}
+
+}  // namespace halftone::safetensors
+
+// The reader parses the header and checks every offset before it reads a byte of data. It allocates
+// nothing beyond the size of the file. The writer uses the official writer's order, and replaces
+// the file in one step through core/files.h.
 
 namespace halftone {
 

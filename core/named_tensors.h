@@ -1,13 +1,149 @@
-// Tensors by name: the content of state dictionaries and files.
+// Tensors by name: in memory, as a state dictionary whose entries are taken one by one, and in a .safetensors file.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <halftone/core/tensor.h>
 
 namespace halftone {
 
+// Tensors by name: the content of state dictionaries and files.
+
 using NamedTensors = std::map<std::string, Tensor>;
+
+// Tensors by name that need not all be in memory at once: a file writer asks for one at a time.
+
+/// A tensor's description without its data.
+struct TensorInfo {
+  std::string name;
+  DType dtype = f32;
+  Shape shape{};
+
+  int64_t bytes() const { return numel_of(shape) * size_of(dtype); }
+};
+inline TensorInfo info_of(const std::string& name, const Tensor& x) {
+  return x.defined() ? TensorInfo{name, x.dtype(), x.shape()} : TensorInfo{name};
+}
+
+struct TensorSource {
+  std::vector<TensorInfo> infos{};
+  /// Returns the tensor of a name, with the dtype and shape of its info.
+  std::function<Tensor(const std::string& name)> tensor{};
+};
+
+/// Returns a source whose tensors all exist; the source keeps handles.
+TensorSource source_of(const NamedTensors& tensors);
+
+// Entries of a state dictionary: taken by name, and the rest refused.
+
+/// The entries whose names begin with `prefix`, without it.
+template <class T>
+std::map<std::string, T> part_of(const std::map<std::string, T>& all, std::string_view prefix) {
+  std::map<std::string, T> part;
+  for (auto at = all.lower_bound(std::string(prefix));
+       at != all.end() && at->first.starts_with(prefix); ++at)
+    part[at->first.substr(prefix.size())] = at->second;
+  return part;
+}
+
+/// The same; the entries are removed from `all`.
+template <class T>
+std::map<std::string, T> take_part(std::map<std::string, T>& all, std::string_view prefix) {
+  std::map<std::string, T> part = part_of(all, prefix);
+  std::erase_if(all, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  return part;
+}
+
+/// Adds the entries of `part` under names that begin with `prefix`.
+template <class T>
+void add_part(std::map<std::string, T>& all, std::string_view prefix,
+              const std::map<std::string, T>& part) {
+  for (const auto& [name, value] : part) all[std::string(prefix) + name] = value;
+}
+
+/// The entries of a state that nothing has taken yet. Tensors are shared, not copied. Errors are in
+/// the name of `loading` and end with "Load what `saver` saved."
+class Entries {
+ public:
+  Entries(std::string_view loading, std::string_view saver, NamedTensors state)
+      : loading_(loading), saver_(saver), rest_(std::move(state)) {}
+
+  bool has(const std::string& name) const { return rest_.contains(name); }
+  /// Takes an entry; returns an undefined tensor if there is none of that name.
+  Tensor find(const std::string& name);
+  /// Takes an entry. Throws UsageError if there is none, or if its tensor is undefined.
+  Tensor take(const std::string& name);
+  /// Takes an entry. Throws ShapeError for another shape or dtype.
+  Tensor take(const std::string& name, const Shape& shape, DType dtype);
+  /// Takes an entry of one element. Throws UsageError for more.
+  double number(const std::string& name);
+  /// Takes an entry of one element, a whole number of 0 to 9e15. Throws UsageError for others,
+  /// which it names `called`.
+  int64_t count(const std::string& name, std::string_view called);
+  /// Takes a text, which states store as its bytes (u8).
+  std::string text(const std::string& name);
+  /// Takes the entries whose names begin with `prefix`, and returns them without it.
+  NamedTensors part(std::string_view prefix) { return take_part(rest_, prefix); }
+
+  const NamedTensors& rest() const { return rest_; }
+  /// Throws UsageError if an entry is left.
+  void refuse_rest() const;
+
+ private:
+  std::string_view loading_, saver_;
+  NamedTensors rest_;
+};
+
+/// The tensor that stores a text in a state: [bytes], u8.
+Tensor text_tensor(std::string_view text);
+
+/// Returns whether two tensors of any dtypes have the same values, to the bit.
+bool same_values(const Tensor& a, const Tensor& b);
+/// Returns a value of x that a conversion to `dtype` would replace by another one: a finite number
+/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding is no such
+/// loss.
+std::optional<double> lost_value(const Tensor& x, DType dtype);
+
+// safetensors (https://github.com/huggingface/safetensors): u64 little-endian N, N bytes of JSON,
+// the data. Each entry of the JSON maps a name to {"dtype", "shape", "data_offsets": [begin, end)};
+// "__metadata__" maps strings to strings. Files are exchanged between PyTorch and halftone, so the
+// reader treats them as hostile: see named_tensors.cpp.
+
+struct SafetensorsFile {
+  NamedTensors tensors{};
+  std::map<std::string, std::string> metadata{};
+  /// The file's tensors that no Tensor can be, which were not read: names, with what they are, such
+  /// as "[3, 4] F4", printable. Their dtype is none of ours (I8, U16, U32, U64, F4, F8_E8M0, C64,
+  /// ...), or they have more than 8 dimensions.
+  std::map<std::string, std::string> unsupported{};
+
+  /// Returns a tensor. Throws UnsupportedError, with its dtype, for one of `unsupported`, and
+  /// UsageError, with the file's names, if there is none.
+  const Tensor& at(const std::string& name) const;
+  /// Throws as at() for the first of `unsupported`, if there is one.
+  void require_all() const;
+};
+
+/// Writes the tensors, row-major, with exactly the bytes that the official library writes. The file
+/// appears complete or not at all: it is written next to its final path, synchronized and renamed.
+/// Throws FormatError if the file cannot be written, UsageError for names that no file can hold.
+void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+/// Writes the same bytes, but asks for the tensors one after the other: each is in memory only
+/// while it is written.
+void stream_safetensors(const std::filesystem::path& path, const TensorSource& tensors,
+                        const std::map<std::string, std::string>& metadata = {});
+
+/// Reads a whole file into row-major tensors on the CPU, charged to the current MemoryScope. Throws
+/// FormatError for files that are missing or malformed, UnsupportedError for a tensor of more than
+/// 64 dimensions. Other tensors that no Tensor can be are in `unsupported`.
+SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
 }  // namespace halftone

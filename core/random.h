@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdint>
 
-#include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 
 namespace halftone {
 

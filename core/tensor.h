@@ -1,25 +1,127 @@
-// Tensor is a handle of two pointers: its content (a TensorBody: storage, offset, shape, strides,
-// dtype) and its history (autograd's record, opaque here). Copies are handles to the same data.
-// Methods are metadata, data access and the autograd verbs; every operation is a free function
-// (autograd/ops.h), and the most used ones are members as well.
+// A number next to a tensor, in functions and operators that take both.
 #pragma once
 
+#include <array>
 #include <cassert>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <halftone/core/device.h>
 #include <halftone/core/dtype.h>
-#include <halftone/core/number.h>
-#include <halftone/core/shape.h>
-#include <halftone/core/storage.h>
+#include <halftone/core/memory.h>
 
 namespace halftone {
+
+/// A number that remembers whether it was written as a whole number. As in PyTorch, 2 keeps the
+/// dtype of an integer tensor, and 2.0 makes it f32. Floating tensors keep their dtype. A whole
+/// number is kept as an integer as well, because a double does not hold every one beyond 2^53.
+struct Number {
+  double value;
+  int64_t integer;  // 0 unless whole
+  bool whole;
+  template <std::integral T>
+  constexpr Number(T number) : value(double(number)), integer(int64_t(number)), whole(true) {
+    if (!std::in_range<int64_t>(+number))
+      fail<UsageError>("Number", "the value ", number,
+                       " is larger than an i64 can be. Use a smaller one.");
+  }
+  template <std::floating_point T>
+  constexpr Number(T number) : value(double(number)), integer(0), whole(false) {}
+
+  /// Returns whether `value` is the number itself.
+  constexpr bool in_double() const {
+    constexpr int64_t most = int64_t(1) << 53;
+    return !whole || (integer >= -most && integer <= most);
+  }
+  /// Returns the number as an element of a tensor.
+  template <class T> constexpr T as() const {
+    if constexpr (std::is_same_v<T, int64_t>)
+      if (whole) return integer;
+    return convert<T>(value);
+  }
+  /// Returns the opposite; that of the least integer is itself, modulo 2^64.
+  constexpr Number operator-() const {
+    Number result = *this;
+    result.value = -value, result.integer = int64_t(-uint64_t(integer));
+    return result;
+  }
+};
+
+// Shapes and strides: short lists of 64-bit integers stored inside the object (at most 8
+// dimensions), so that a new view costs no allocation. Strides count elements, not bytes.
+
+/// Up to max_rank integers by value: a shape, strides, or a list of dimensions.
+class Dims {
+ public:
+  static constexpr int max_rank = 8;
+
+  Dims() = default;
+  Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit Dims(std::span<const int64_t> values);
+  static Dims filled(int rank, int64_t value);
+
+  int rank() const { return rank_; }
+  bool empty() const { return rank_ == 0; }
+  /// Counts from the end if negative; throws ShapeError for an index out of range.
+  int64_t& operator[](int i) { return values_[place_of(i)]; }
+  int64_t operator[](int i) const { return values_[place_of(i)]; }
+  const int64_t* begin() const { return values_.data(); }
+  const int64_t* end() const { return values_.data() + rank_; }
+  int64_t* begin() { return values_.data(); }
+  int64_t* end() { return values_.data() + rank_; }
+  void push_back(int64_t value);
+  void insert(int at, int64_t value);
+  void erase(int at);
+  bool operator==(const Dims& other) const;
+
+ private:
+  [[noreturn, gnu::cold]] void fail_index(int i) const;
+  std::size_t place_of(int i) const {
+    const int place = i < 0 ? i + rank_ : i;
+    if (unsigned(place) >= unsigned(rank_)) fail_index(i);
+    return std::size_t(place);
+  }
+
+  std::array<int64_t, max_rank> values_{};
+  int rank_ = 0;
+};
+
+using Shape = Dims;
+using Strides = Dims;
+
+std::ostream& operator<<(std::ostream& out, const Dims& dims);
+
+/// Returns the number of elements; throws ShapeError for a negative size or an overflow.
+int64_t numel_of(const Shape& shape);
+/// Returns the product of all sizes but the last: the number of rows, also if they are empty.
+int64_t rows_of(const Shape& shape);
+/// Returns row-major strides.
+Strides contiguous_strides(const Shape& shape);
+/// Returns NHWC strides under a logical NCHW shape (rank 4).
+Strides channels_last_strides(const Shape& shape);
+/// Returns strides of the same dimension order for another shape: those of an elementwise result of
+/// a dense permuted input. Row-major if the input is not dense.
+Strides strides_in_order_of(const Shape& shape, const Strides& strides);
+/// Returns true if the elements fill one block without holes or overlaps, in any dimension order.
+bool is_dense(const Shape& shape, const Strides& strides);
+/// Returns the shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
+Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
+/// Returns a dimension, counted from the end if negative, checked against the rank; throws
+/// ShapeError naming `op`.
+int normalize_dim(std::string_view op, int64_t dim, int rank);
+
+// Tensor is a handle of two pointers: its content (a TensorBody: storage, offset, shape, strides,
+// dtype) and its history (autograd's record, opaque here). Copies are handles to the same data.
+// Methods are metadata, data access and the autograd verbs; every operation is a free function
+// (autograd/ops.h), and the most used ones are members as well.
 
 struct AutogradMeta;  // defined in autograd/node.h
 
@@ -172,3 +274,31 @@ std::ostream& operator<<(std::ostream& out, Described d);
 inline Described described(const Tensor& x) { return {x}; }
 
 }  // namespace halftone
+
+// Views: other shapes and strides over the same storage. Metadata only: nothing is recorded and
+// nothing is copied, except by contiguous() and channels_last(), which copy if the layout differs.
+// Operations and backends build on these; users call the recorded operations of the same names in
+// autograd/ops/shape.h.
+
+namespace halftone::views {
+
+Tensor transpose(const Tensor& x, int a, int b);
+/// Permutes dimensions: dimension i of the result is dimension order[i] of x.
+Tensor permute(const Tensor& x, const Dims& order);
+/// Returns the same elements in row-major order under another shape, if strides can express it.
+std::optional<Tensor> reshape(const Tensor& x, const Shape& shape);
+/// Broadcasts to `shape` with strides of 0; x's shape must broadcast to it.
+Tensor expand(const Tensor& x, const Shape& shape);
+/// Returns elements start, start + step, ... of one dimension, `count` of them.
+Tensor slice(const Tensor& x, int dim, int64_t start, int64_t count, int64_t step = 1);
+
+/// Returns x itself if it is row-major, else a row-major copy.
+Tensor contiguous(const Tensor& x);
+/// Returns x itself if it is NHWC in memory, else such a copy (rank 4).
+Tensor channels_last(const Tensor& x);
+/// Returns x itself if it has exactly these dense strides, else such a copy.
+Tensor with_strides(const Tensor& x, const Strides& strides);
+/// reshape() that copies first if strides cannot express the result.
+Tensor reshaped(const Tensor& x, const Shape& shape);
+
+}  // namespace halftone::views

@@ -1,7 +1,7 @@
 // The weight forms' facts, for tables, messages and code that makes companions.
-#include <array>
+#include <halftone/core/update_rules.h>
 
-#include <halftone/core/weight_form.h>
+#include <array>
 
 namespace halftone {
 

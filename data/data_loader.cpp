@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
 #include <halftone/core/memory.h>
 #include <halftone/core/random.h>

@@ -9,9 +9,9 @@
 
 #include <fcntl.h>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::data {
 

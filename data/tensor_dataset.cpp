@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/random_uniform.h>
 
 namespace halftone::data {

@@ -7,7 +7,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::distributed {
 

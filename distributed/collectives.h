@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/core/communicator.h>
-#include <halftone/core/tensor_source.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone::distributed {
 

@@ -5,8 +5,8 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
-#include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/math.h>
 #include <halftone/core/memory.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/distributed/shards.h>

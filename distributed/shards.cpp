@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::distributed {
 

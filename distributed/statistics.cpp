@@ -6,10 +6,10 @@
 #include <cstring>
 #include <string>
 
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/distributed/collectives.h>
 
 namespace halftone::distributed {

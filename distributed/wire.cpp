@@ -7,12 +7,11 @@
 #include <vector>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/names.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::distributed {
 

@@ -2,8 +2,8 @@
 // model, an optimizer with a schedule, evaluation, and weights saved to a file.
 #include <iostream>
 
+#include <halftone/core/device.h>
 #include <halftone/core/files.h>
-#include <halftone/core/kernel_identity.h>
 #include <halftone/halftone.h>
 
 #include "fashion.h"

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include <halftone/core/files.h>
-#include <halftone/core/kernel_identity.h>
+#include <halftone/core/device.h>
 #include <halftone/lab/report/report_strategies.h>
 #include <nlohmann/json.hpp>
 

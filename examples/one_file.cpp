@@ -26,7 +26,7 @@
 
 namespace one_file {
 
-// === 1. Numbers === in the library: core/short_floats.h, core/random.h ===========================
+// === 1. Numbers === in the library: core/dtype.h, core/random.h ===========================
 //
 //   dtype  sign exponent fraction   largest   smallest above 0   spacing above 1
 //   f32      1      8       23      3.4e38        1.4e-45            1.2e-7
@@ -286,7 +286,7 @@ struct LossScaler {
   }
 };
 
-// === 7. Weight forms === in the library: core/weight_form.h ======================================
+// === 7. Weight forms === in the library: core/update_rules.h ======================================
 //
 // A bf16 weight cannot take an update that is smaller than half its spacing, 1/512 to 1/256 of the
 // weight: rounding removes it, in every step. Late in a training most updates are smaller. A weight

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/experiments/experiments.h>
 
 namespace halftone::lab {

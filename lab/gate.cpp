@@ -7,7 +7,6 @@
 #include <limits>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

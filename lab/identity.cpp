@@ -1,13 +1,12 @@
 // Identities are JSON. A run's identity is written at its end, and compared field by field when the
 // run is repeated.
-#include <halftone/core/kernel_identity.h>
 #include <halftone/lab/identity.h>
+#include <halftone/core/device.h>
 
 #include <algorithm>
 #include <fstream>
 
 #include <halftone/core/backend.h>
-#include <halftone/core/portable_bits.h>
 #include <halftone/lab/setting.h>
 #include <halftone/policy/file/fingerprint.h>
 #include <halftone/train/checkpoints/resume.h>

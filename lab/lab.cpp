@@ -11,10 +11,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/quoted.h>
+#include <halftone/core/device.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/commands/commands.h>
-#include <halftone/core/names.h>
-#include <halftone/core/portable_bits.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/processes.h>
 

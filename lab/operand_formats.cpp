@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/core/own_quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::lab {
 

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/quoted.h>
-#include <halftone/lab/workloads/choices.h>
 #include <halftone/lab/json_input.h>
-#include <halftone/lab/run_folder.h>
 #include <halftone/lab/run_files/summary_fields.h>
+#include <halftone/lab/run_folder.h>
+#include <halftone/lab/workloads/choices.h>
 #include <halftone/policy/telemetry/worst_rows.h>
 
 namespace halftone::lab {

@@ -9,9 +9,9 @@
 #include <set>
 #include <sstream>
 
+#include <halftone/core/device.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/portable_bits.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/operand_formats.h>
 #include <halftone/lab/policy_note.h>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ostream>
 
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

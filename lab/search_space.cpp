@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/core/names.h>
 #include <halftone/policy/session/session.h>
 
 namespace halftone::lab {

@@ -4,7 +4,6 @@
 #include <set>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/run.h>
 
 namespace halftone::lab {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/views.h>
+#include <halftone/core/error.h>
+#include <halftone/core/tensor.h>
 #include <halftone/policy/file/fingerprint.h>
 
 namespace halftone::lab {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <ostream>
 
-#include <halftone/core/quoted.h>
+#include <halftone/core/error.h>
 
 namespace halftone::lab {
 

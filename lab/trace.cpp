@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/core/shape.h>
+#include <halftone/core/tensor.h>
 #include <halftone/policy/session/observer.h>
 
 namespace halftone::lab {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/memory.h>
 
 namespace halftone::nn {

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <vector>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 

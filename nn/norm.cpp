@@ -3,11 +3,11 @@
 #include <halftone/nn/norm.h>
 
 #include <halftone/autograd/statistics_sink.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/buffer_copies.h>
 #include <halftone/nn/init.h>
-#include <halftone/core/in_place.h>
 
 namespace halftone::nn {
 namespace {

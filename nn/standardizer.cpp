@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <halftone/autograd/ops/operators.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
-#include <halftone/core/in_place.h>
 
 namespace halftone::nn {
 

@@ -8,10 +8,9 @@
 #include <set>
 #include <type_traits>
 
-#include <halftone/core/entries.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone::nn {
 namespace {

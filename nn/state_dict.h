@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::nn {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::onnx {
 

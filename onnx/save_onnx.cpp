@@ -2,8 +2,8 @@
 #include <halftone/onnx/save_onnx.h>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/files.h>
+#include <halftone/core/memory.h>
 #include <halftone/onnx/translator.h>
 
 namespace halftone {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::onnx {
 

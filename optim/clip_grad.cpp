@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/optim/gradient_lists.h>

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/memory.h>
 
 namespace halftone::optim {

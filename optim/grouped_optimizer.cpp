@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include <halftone/autograd/node.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/memory.h>
 #include <halftone/optim/update_watch.h>
 

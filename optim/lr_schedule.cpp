@@ -6,9 +6,9 @@
 #include <limits>
 #include <numbers>
 
-#include <halftone/core/elementary.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/math.h>
 #include <halftone/optim/grouped_optimizer.h>
 
 namespace halftone::optim {

@@ -2,8 +2,8 @@
 #include <halftone/optim/optimizer.h>
 
 #include <halftone/autograd/scaled_gradients.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
-#include <halftone/core/in_place.h>
 #include <halftone/optim/gradient_lists.h>
 
 namespace halftone::optim {

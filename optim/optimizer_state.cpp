@@ -7,10 +7,10 @@
 #include <numeric>
 #include <sstream>
 
-#include <halftone/core/entries.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone::optim {
 

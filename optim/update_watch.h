@@ -5,8 +5,8 @@
 
 #include <string_view>
 
+#include <halftone/core/language.h>
 #include <halftone/core/tensor.h>
-#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 struct Quantizer;   // core/formats/quantizer.h

@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/caching_allocator.h>
+#include <halftone/core/memory.h>
 
 #include "threads.h"
 #include "training_cases.h"

@@ -1,9 +1,8 @@
 // The description of the program that a checkpoint records.
 #include <halftone/train/environment.h>
 
-#include <halftone/core/kernel_identity.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
+#include <halftone/core/error.h>
 
 namespace halftone::train {
 

@@ -11,7 +11,7 @@
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/elementary.h>
+#include <halftone/core/math.h>
 
 namespace halftone::train {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 #include <halftone/policy/file/policy_file.h>
 
 namespace halftone::train {

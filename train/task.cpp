@@ -5,7 +5,7 @@
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/error.h>
 
 namespace halftone::train {
 

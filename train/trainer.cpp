@@ -1,6 +1,6 @@
 #include <halftone/train/trainer.h>
 
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 #include <halftone/train/training_loop.h>
 
 namespace halftone::train {

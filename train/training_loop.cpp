@@ -10,7 +10,7 @@
 #include <signal.h>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/policy/telemetry/overflow.h>
 #include <halftone/train/evaluation.h>
 #include <halftone/train/stop_signals.h>

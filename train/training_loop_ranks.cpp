@@ -12,13 +12,13 @@
 
 #include <zlib.h>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/distributed/collectives.h>
-#include <halftone/train/class_name.h>
 #include <halftone/train/checkpoints/manifest.h>
-#include <halftone/train/numbers.h>
 #include <halftone/train/checkpoints/resume.h>
+#include <halftone/train/class_name.h>
+#include <halftone/train/numbers.h>
 #include <halftone/train/stop_signals.h>
 
 namespace halftone::train {

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <limits>
 
-#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
+#include <halftone/core/named_tensors.h>
+#include <halftone/train/checkpoints/resume.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/logging/for_people.h>
 #include <halftone/train/logging/model_summary.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
-#include <halftone/train/checkpoints/resume.h>
 
 namespace halftone::train {
 

@@ -1,7 +1,7 @@
 // A loss scale is three scalars, which the backend updates.
 #include <halftone/amp/loss_scale/device_loss_scale.h>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 

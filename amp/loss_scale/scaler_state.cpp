@@ -1,9 +1,9 @@
 // The scaler's state dictionary, under PyTorch's names.
 #include <halftone/amp/loss_scale/grad_scaler.h>
 
-#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone::amp {
 

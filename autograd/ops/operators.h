@@ -6,7 +6,7 @@
 #include <optional>
 
 #include <halftone/autograd/ops/elementwise.h>
-#include <halftone/core/number.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <halftone/autograd/ops/cast.h>
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 
 namespace halftone {
 

@@ -3,9 +3,9 @@
 // value saturated: the straight-through estimator (Bengio et al. 2013).
 #pragma once
 
-#include <halftone/autograd/ops/checks.h>
 #include <halftone/autograd/apply.h>
-#include <halftone/core/quantized.h>
+#include <halftone/autograd/ops/checks.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone {
 

@@ -2,7 +2,7 @@
 #include <halftone/autograd/ops/shape.h>
 
 #include <halftone/autograd/ops/cast.h>
-#include <halftone/core/checked.h>
+#include <halftone/core/error.h>
 
 namespace halftone {
 

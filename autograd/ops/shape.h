@@ -5,7 +5,7 @@
 #include <halftone/autograd/apply.h>
 #include <halftone/autograd/ops/checks.h>
 #include <halftone/autograd/ops/reduce_to.h>
-#include <halftone/core/checked.h>
+#include <halftone/core/error.h>
 
 namespace halftone {
 

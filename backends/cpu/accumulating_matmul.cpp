@@ -1,8 +1,8 @@
 // Matrix products whose sums stay on a grid, with the SIMD kernel: a row of sums at a time.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/accumulator.h>
-#include <halftone/core/views.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

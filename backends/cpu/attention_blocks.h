@@ -7,7 +7,7 @@
 
 #include <halftone/backends/cpu/packed_blocks.h>
 #include <halftone/core/backend.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 
 namespace halftone::cpu::attention {
 

@@ -1,5 +1,5 @@
 // The bound of a clip on several threads: sums of pieces, and counts of the first digit.
-#include <halftone/core/clip.h>
+#include <halftone/core/formats/block_scale.h>
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/depthwise.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/core/device.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/portable_bits.h>
 
 namespace halftone {
 

@@ -9,7 +9,7 @@
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/cpu/windows.h>
 #include <halftone/core/backend.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::cpu {
 

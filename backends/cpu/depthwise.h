@@ -1,5 +1,5 @@
 // Depthwise convolutions, of f32: each channel has one filter of its own. Used if oneDNN is not:
-// builds without it, and portable bits (core/portable_bits.h).
+// builds without it, and portable bits (core/device.h).
 #pragma once
 
 #include <halftone/core/backend.h>

@@ -14,7 +14,7 @@
 #include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/team.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 
 namespace halftone::cpu {
 

@@ -11,9 +11,9 @@
 #include <unistd.h>
 #endif
 
+#include <halftone/core/device.h>
 #include <halftone/core/error.h>
-#include <halftone/core/environment.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/files.h>
 
 namespace halftone {
 

@@ -15,7 +15,7 @@ const simd::Kernels& simd_kernels();
 /// Returns the tables that this build has and this CPU supports, smallest first; HALFTONE_MAX_ISA
 /// does not limit them. For tests.
 std::vector<const simd::Kernels*> supported_simd_kernels();
-/// Returns those of portable bits (core/portable_bits.h), one of each instruction set. For tests.
+/// Returns those of portable bits (core/device.h), one of each instruction set. For tests.
 std::vector<const simd::Kernels*> portable_simd_kernels();
 /// Return whether simd/panels.h may be called, and simd/amx.h.
 bool has_bf16_products();

@@ -5,7 +5,7 @@
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 
 namespace halftone {
 

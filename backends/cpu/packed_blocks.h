@@ -8,7 +8,7 @@
 
 #include <halftone/backends/cpu/simd/amx.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 
 namespace halftone::cpu {
 

@@ -6,7 +6,7 @@
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/row_blocks.h>
-#include <halftone/core/elementary.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 

@@ -1,6 +1,6 @@
 // Updates parameters in one pass, block by block: a slot's stored values become contiguous floats,
 // the optimizer's float kernel runs, and the results are stored in the slot's weight form
-// (core/weight_form.h). f32 tensors are updated in place.
+// (core/update_rules.h). f32 tensors are updated in place.
 #pragma once
 
 #include <halftone/core/backend.h>

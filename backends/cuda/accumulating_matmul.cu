@@ -1,9 +1,9 @@
-// Matrix products whose sums stay on a grid (core/accumulator.h). One thread computes one result,
+// Matrix products whose sums stay on a grid (core/formats/number_format.h). One thread computes one result,
 // because its sum is a chain of roundings. Slow, with the same bits as on other backends.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/values.h>
-#include <halftone/core/accumulator.h>
+#include <halftone/core/formats/number_format.h>
 
 namespace halftone {
 

@@ -1,7 +1,7 @@
 // Attention on lengths that are rounded up.
 #include <halftone/backends/cuda/attention_route.h>
 
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 
 namespace halftone::cuda {
 

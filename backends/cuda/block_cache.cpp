@@ -1,7 +1,7 @@
 // Lists of free blocks per pool and size class, and ranges of larger slabs.
 #include <halftone/backends/cuda/block_cache.h>
 
-#include <halftone/core/size_class.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::cuda {
 

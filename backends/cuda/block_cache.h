@@ -1,5 +1,5 @@
 // Device memory that is kept for reuse. A request to the driver costs a wait for the device, so
-// blocks are cut from slabs. Blocks up to 1 MiB have size classes (core/size_class.h), one class
+// blocks are cut from slabs. Blocks up to 1 MiB have size classes (core/memory.h), one class
 // per slab; larger ones are cut where a slab has room (free_ranges.h), as in PyTorch's allocator. A
 // captured graph replays with the addresses of its capture. So memory allocated during the capture
 // comes from a separate pool, which lives as long as the graph. Older blocks that are released

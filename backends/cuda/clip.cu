@@ -1,4 +1,4 @@
-// The bound of a clip, and the clip. The sum of squares has the order of core/clip.h: a block of
+// The bound of a clip, and the clip. The sum of squares has the order of core/formats/block_scale.h: a block of
 // threads is the lanes of one sum. A quantile is found digit by digit in three passes, each of
 // which counts the values of one digit; whole numbers, so the order does not matter.
 #include <limits>
@@ -6,7 +6,7 @@
 #include <halftone/backends/cuda/block.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
-#include <halftone/core/clip.h>
+#include <halftone/core/formats/block_scale.h>
 
 namespace halftone {
 

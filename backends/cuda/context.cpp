@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include <halftone/backends/cuda/versions.h>
-#include <halftone/core/environment.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/core/memory.h>
 
 namespace halftone::cuda {

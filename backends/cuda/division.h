@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 
 namespace halftone::cuda {
 

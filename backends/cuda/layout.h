@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <halftone/core/host_device.h>
+#include <halftone/core/language.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::cuda {

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 namespace halftone::cuda {
 

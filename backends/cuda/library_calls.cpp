@@ -8,7 +8,7 @@
 #include <mutex>
 #include <set>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 namespace halftone::cuda {
 

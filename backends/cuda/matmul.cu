@@ -4,7 +4,7 @@
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/library_calls.h>
 #include <halftone/backends/cuda/product.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

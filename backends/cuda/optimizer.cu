@@ -1,5 +1,5 @@
 // Optimizer steps: one pass over weights, gradients and state of all parameters, for all dtypes and
-// weight forms (core/weight_form.h). The pass unscales and clips gradients, does nothing after an
+// weight forms (core/update_rules.h). The pass unscales and clips gradients, does nothing after an
 // overflow, and writes the low-precision weight back. Numbers that depend on the step's number are
 // computed before, by one thread per parameter, in double.
 #include <algorithm>

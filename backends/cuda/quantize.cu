@@ -13,8 +13,8 @@
 #include <halftone/backends/cuda/random.h>
 #include <halftone/backends/cuda/rows.h>
 #include <halftone/backends/cuda/values.h>
+#include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/core/hadamard.h>
 
 namespace halftone {
 

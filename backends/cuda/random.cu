@@ -7,7 +7,7 @@
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/random.h>
 #include <halftone/backends/cuda/values4.h>
-#include <halftone/core/largest_below.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 

@@ -1,5 +1,5 @@
 // Parameters in an update kernel: where their tensors are, and the conversion of weight forms
-// (core/weight_form.h) into registers and back.
+// (core/update_rules.h) into registers and back.
 #pragma once
 
 #include <halftone/backends/cuda/layout.h>
@@ -7,7 +7,7 @@
 #include <halftone/backends/cuda/tensor_list.h>
 #include <halftone/backends/cuda/values4.h>
 #include <halftone/core/backend.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 
 namespace halftone::cuda {
 

@@ -10,7 +10,7 @@
 #include <halftone/backends/mpi/engine_thread.h>
 #include <halftone/backends/mpi/mpi.h>
 #include <halftone/core/error.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 namespace halftone {
 

@@ -1,9 +1,9 @@
 // Matrix products whose sums stay on a grid; they are computed one after the other
-// (core/accumulator.h).
+// (core/formats/number_format.h).
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/runs.h>
-#include <halftone/core/accumulator.h>
+#include <halftone/core/formats/number_format.h>
 
 namespace halftone {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include <halftone/backends/reference/row_blocks.h>
-#include <halftone/core/elementary.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 

@@ -8,7 +8,7 @@
 
 #include <halftone/backends/reference/columns.h>
 #include <halftone/backends/reference/product.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include <halftone/core/caching_allocator.h>
+#include <halftone/core/memory.h>
 
 namespace halftone {
 

@@ -12,8 +12,7 @@
 #include <omp.h>
 
 #include <halftone/backends/team.h>
-#include <halftone/core/caching_allocator.h>
-#include <halftone/core/kernel_identity.h>
+#include <halftone/core/device.h>
 #include <halftone/core/memory.h>
 
 namespace halftone::reference {

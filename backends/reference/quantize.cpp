@@ -6,8 +6,7 @@
 
 #include <halftone/backends/reference/block_scales.h>
 #include <halftone/backends/reference/runs.h>
-#include <halftone/core/clip.h>
-#include <halftone/core/hadamard.h>
+#include <halftone/core/formats/block_scale.h>
 
 namespace halftone {
 

@@ -6,8 +6,7 @@
 #include <numbers>
 
 #include <halftone/backends/reference/runs.h>
-#include <halftone/core/elementary.h>
-#include <halftone/core/largest_below.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include <halftone/backends/reference/columns.h>
-#include <halftone/core/elementary.h>
+#include <halftone/core/math.h>
 
 namespace halftone::reference {
 

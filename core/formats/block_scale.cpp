@@ -1,9 +1,10 @@
 // Bounds by simple loops on the host. Tests compare the kernels of backends with them.
+#include <halftone/core/formats/block_scale.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
 
-#include <halftone/core/clip.h>
 #include <halftone/core/error.h>
 
 namespace halftone {

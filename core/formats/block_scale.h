@@ -5,8 +5,16 @@
 // 16x16 that is the order of TransformerEngine's reference_nvfp4.py.
 #pragma once
 
-#include <halftone/core/accumulator.h>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/core/language.h>
+#include <halftone/core/random.h>
 
 namespace halftone {
 
@@ -170,6 +178,129 @@ HT_HD constexpr Scale block_scale(const QuantizeNumbers& n, float amax, const Te
   const float xq = total(ScaleError::mse,
                          [&](float x) { return rounded_product(x * best.in, number(best, x)); });
   return corrected_scale(n, best, xx, xq, random);
+}
+
+// The clip of a quantizer: large magnitudes are limited by a bound that follows from the tensor.
+// Every backend computes the bound and the clip with the functions of this file, in the order that
+// clip_bound() defines, so results have the same bits everywhere.
+
+/// Returns the bound for the numbers of a tensor; infinity without a clip. NaN and infinite numbers
+/// do not count. With n finite numbers x:
+///   rms r       f32(r sqrt(sum x^2 / n)). The sum is in f64: summed_by_lanes() for the squares of
+///               each squares_together neighbors, and then for these sums
+///   quantile q  the magnitude number max(1, ceil(q n)) in ascending order, counted from 1
+float clip_bound(const Clip& clip, std::span<const float> values);
+
+/// Throws UsageError in the name of `op` for a multiple that is not positive, a quantile that is
+/// not in (0, 1], and for both.
+void check_clip(std::string_view op, const Clip& clip);
+
+// --- arithmetic of the kernels
+
+inline constexpr int64_t squares_together = 4096;
+inline constexpr int sum_lanes = 256;
+
+/// Returns x as limited by the bound. NaN and infinite numbers stay.
+HT_HD constexpr float clipped(float x, float bound) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = magnitude_bits(x);
+  const bool beyond = magnitude < 0x7f800000u && magnitude > magnitude_bits(bound);
+  return beyond ? std::bit_cast<float>((bits & 0x80000000u) | magnitude_bits(bound)) : x;
+}
+
+/// Returns the term of x in the sum of squares, which is exact.
+HT_HD constexpr double finite_square(float x) {
+  return is_finite_magnitude(x) ? double(x) * double(x) : 0;
+}
+
+/// Returns term(0) + ... + term(count - 1) in f64: lane l adds the terms l, l + 256, l + 512, ...
+/// in this order; then the upper half of the lanes is added to the lower half until one is left.
+template <class Term> HT_HD double summed_by_lanes(int64_t count, const Term& term) {
+  double lanes[sum_lanes] = {};
+  const int64_t whole = count - count % sum_lanes;
+  for (int64_t i = 0; i < whole; i += sum_lanes)
+    for (int l = 0; l < sum_lanes; ++l) lanes[l] += term(i + l);
+  for (int64_t i = whole; i < count; ++i) lanes[i - whole] += term(i);
+  for (int half = sum_lanes / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  return lanes[0];
+}
+
+/// count: the finite numbers.
+HT_HD float bound_by_rms(double multiple, double squares, int64_t count) {
+  return count > 0 ? float(multiple * std::sqrt(squares / double(count))) : 0.0f;
+}
+
+/// Returns the place, counted from 1, of the quantile among `count` > 0 ascending magnitudes.
+HT_HD int64_t place_of_quantile(double share, int64_t count) {
+  const auto wanted = int64_t(std::ceil(share * double(count)));
+  return wanted < 1 ? 1 : (wanted > count ? count : wanted);
+}
+
+/// The bits of a magnitude in three digits. A kernel finds the magnitude at a place digit by digit:
+/// it counts each value of a digit among the magnitudes with the same digits before it.
+struct MagnitudeDigit {
+  int shift, bits;
+  HT_HD constexpr bool follows(uint32_t magnitude, uint32_t prefix) const {
+    return magnitude < 0x7f800000u && magnitude >> (shift + bits) == prefix;
+  }
+  HT_HD constexpr uint32_t of(uint32_t magnitude) const {
+    return magnitude >> shift & ((1u << bits) - 1);
+  }
+};
+inline constexpr MagnitudeDigit magnitude_digits[] = {{20, 11}, {10, 10}, {0, 10}};
+inline constexpr int most_digit_values = 1 << 11;
+
+// Rotations of neighbors: a large number is spread over all of its group, so that one outlier does
+// not take the grid from the others (Ashkboos et al. 2024; the NVFP4 training recipe, NVIDIA
+// 2025).
+
+/// Rotates groups of `size` neighbors within a row, 2, 4, ... 128 (the last few of a row that fill
+/// no group do not change). y = H x, or H^T x if `back`, with H the Sylvester matrix of ones and
+/// minus ones over sqrt(size), after signs: neighbor j is negated if bit j of `signs` is set;
+/// neighbor 64 + j if bit j of signs * high_factor is.
+struct Rotation {
+  int32_t size = 16;
+  uint64_t signs = 0;
+  bool back = false;
+  /// draws: the signs are bits of the key instead; key_stride as in QuantizeCall
+  bool draws = false;
+  RandomKey key{};
+  uint64_t key_stride = 0;
+  static constexpr int32_t largest = 128;
+};
+
+/// The signs of one rotation: bit j % 64 of half j / 64 belongs to neighbor j.
+struct RotationSigns {
+  static constexpr uint64_t high_factor = 0xd1342543de82ef95u, stream = 0x5369676e73000000u;
+  uint64_t half[2];
+};
+/// `key`: the rotation's, as it is in this replay.
+HT_HD RotationSigns signs_of(const Rotation& rotation, RandomKey key) {
+  if (!rotation.draws) return {{rotation.signs, rotation.signs * RotationSigns::high_factor}};
+  const auto words = Philox::words(key.seed ^ RotationSigns::stream, key.offset);
+  return {{uint64_t(words[1]) << 32 | words[0], uint64_t(words[3]) << 32 | words[2]}};
+}
+
+namespace detail {
+HT_HD void flip_signs(float* values, int32_t size, const RotationSigns& signs) {
+  for (int32_t j = 0; j < size; ++j)
+    if ((signs.half[j / 64] >> j % 64 & 1u) != 0) values[j] = -values[j];
+}
+}  // namespace detail
+
+/// Rotates one group in place. Sums come first and one product last, so that nothing can be fused:
+/// the same bits everywhere. inverse_root: 1 / sqrt(size) in f32.
+HT_HD void rotate_group(float* values, const Rotation& rotation, const RotationSigns& signs,
+                        float inverse_root) {
+  if (!rotation.back) detail::flip_signs(values, rotation.size, signs);
+  for (int32_t half = 1; half < rotation.size; half *= 2)
+    for (int32_t i = 0; i < rotation.size; ++i)
+      if ((i & half) == 0) {
+        const float a = values[i], b = values[i + half];
+        values[i] = a + b, values[i + half] = a - b;
+      }
+  for (int32_t j = 0; j < rotation.size; ++j) values[j] *= inverse_root;
+  if (rotation.back) detail::flip_signs(values, rotation.size, signs);
 }
 
 }  // namespace halftone

@@ -21,8 +21,12 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <halftone/core/dtype.h>
@@ -104,7 +108,7 @@ struct Scaling {
   bool operator==(const Scaling&) const = default;
 };
 
-/// A bound of magnitudes that follows from the tensor (core/clip.h). At most one entry has a value.
+/// A bound of magnitudes that follows from the tensor (core/formats/block_scale.h). At most one entry has a value.
 struct Clip {
   std::optional<double> rms{};       // a multiple of the root mean square
   std::optional<double> quantile{};  // a share of the numbers, whose magnitudes are in the bound
@@ -120,7 +124,7 @@ struct Quantizer {
   Scaling scaling{};
   /// 2, 4, ... 128: the number of neighbors along columns that are rotated first, and back: y = H^T
   /// Q(H x). H is the orthogonal Hadamard matrix times signs: neighbor j is negated if bit j of
-  /// hadamard_signs is set (core/hadamard.h: from neighbor 64 on). 0: no rotation.
+  /// hadamard_signs is set (core/formats/block_scale.h: from neighbor 64 on). 0: no rotation.
   int32_t hadamard = 0;
   uint64_t hadamard_signs = 0;
   /// The signs are drawn with the call's key instead.
@@ -137,7 +141,7 @@ struct Quantizer {
   /// TetraJet (arXiv 2502.20853).
   double average = 0;
   /// A function of the program rounds instead of grid, rounding, scaling and table, which must be
-  /// the defaults. The host computes it (core/own_quantizer.h).
+  /// the defaults. The host computes it (core/formats/quantizer.h).
   std::shared_ptr<const OwnQuantizer> own{};
 
   /// Returns a quantizer for a table: sorted, with `grid` filled in.
@@ -384,5 +388,49 @@ HT_HD void next_scale(const QuantizeNumbers& n, int64_t steps, bool latest, floa
   }
   amax = 0;
 }
+
+// Quantizers that a program adds in C++: any function of a block of numbers. The host calls it on
+// every backend, so results have the same bits everywhere, and a GPU waits.
+//   policy::add_quantizer({.name = "halves", .hash = "1", .bits = 4, .round = [](auto in, auto,
+//     auto out) { for (std::size_t i = 0; i < in.size(); ++i) out[i] = std::round(2 * in[i]) / 2;
+//     }});                                                 // policy/file/own_quantizers.h
+
+struct OwnQuantizer {
+  std::string name;     // for policy files, tables and errors
+  std::string hash;     // names the version of `round` in the hashes of policies
+  double bits = 32;     // per number in a native encoding, scales included; for tables
+  int32_t columns = 0;  // numbers of a block, along the last dimension; 0: a whole row
+  bool draws = false;   // `round` gets a random word for each number
+  /// Writes the quantized numbers of a block to `out`. in, out: f32, of the same size, at most
+  /// `columns`; the last block of a row may be shorter. random: a word for each number, or empty
+  /// without `draws`. Depends on nothing else, and may be called from several threads.
+  using Round = std::function<void(std::span<const float> in, std::span<const uint32_t> random,
+                                   std::span<float> out)>;
+  Round round{};
+};
+
+/// Calls quantizer.round() for each block of a matrix. x, y: row-major, with `row_length` numbers
+/// in a row. Element i of the matrix has word i % 4 of counter key.offset + i / 4.
+void round_blocks(const OwnQuantizer& quantizer, std::span<const float> x, int64_t row_length,
+                  RandomKey key, std::span<float> y);
+
+/// Throws UsageError in the name of `op` for an empty name, hash or function, and for bits or
+/// columns that are out of range.
+void check_own_quantizer(std::string_view op, const OwnQuantizer& quantizer);
+
+// Applies a quantizer to one tensor: the rotation, the clip, the largest magnitude if the scale
+// needs it, the kernel, and the rotation back. Values change; dtype, shape and device do not.
+
+/// Returns a new tensor. x: f32, bf16 or f16, any strides. Blocks run along the last dimension
+/// (columns); all others together are the rows. call.amax is computed if undefined and needed;
+/// `skip` is for quantize_in_place() only. The host computes tables and functions of the program
+/// (Quantizer::own), so a GPU waits for it; a captured step refuses them. Call check_quantizer()
+/// first.
+Tensor quantized(const Tensor& x, const QuantizeCall& call);
+
+/// Does the same in place, for parameters and states of optimizers, which are row-major; bumps the
+/// storage version. If call.skip is set, x keeps its bits. Several steps (a rotation, a clip, ...)
+/// are computed before the skip is read.
+void quantize_in_place(const Tensor& x, const QuantizeCall& call);
 
 }  // namespace halftone

@@ -8,7 +8,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
-#include <halftone/data/random_uniform.h>
 #include <halftone/data/images/transforms.h>
+#include <halftone/data/random_uniform.h>
 
 namespace halftone::data {
 

@@ -5,13 +5,13 @@
 #include <cmath>
 #include <cstring>
 
-#include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/math.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
 #include <halftone/data/images/per_channel.h>
-#include <halftone/data/random_uniform.h>
 #include <halftone/data/images/transforms.h>
+#include <halftone/data/random_uniform.h>
 
 namespace halftone::data {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/views.h>
+#include <halftone/core/memory.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/file_bytes.h>
 #include <halftone/data/images/image_header.h>
 #include <halftone/data/images/stb.h>

@@ -8,7 +8,6 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/quoted.h>
 
 namespace halftone::data {
 

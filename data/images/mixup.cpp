@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/math.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/random_uniform.h>
 #include <halftone/data/tensor_dataset.h>
 

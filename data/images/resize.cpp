@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
 #include <halftone/data/images/transforms.h>
 

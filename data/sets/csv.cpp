@@ -12,12 +12,11 @@
 #include <type_traits>
 #include <utility>
 
-#include <halftone/core/caching_allocator.h>
-#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/quoted.h>
-#include <halftone/core/views.h>
+#include <halftone/core/memory.h>
+#include <halftone/core/named_tensors.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/file_bytes.h>
 
 namespace halftone::data {

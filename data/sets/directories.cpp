@@ -2,7 +2,6 @@
 #include <halftone/data/sets/directories.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/environment.h>
 #include <halftone/core/files.h>
 
 namespace halftone::data {

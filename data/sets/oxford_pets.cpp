@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 #include <halftone/data/sets/directories.h>
 #include <halftone/data/text/text.h>
 

@@ -6,11 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
-#include <halftone/data/text/byte_pair_tokenizer.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/file_bytes.h>
+#include <halftone/data/text/byte_pair_tokenizer.h>
 #include <halftone/data/text/utf8.h>
 
 namespace halftone::data {

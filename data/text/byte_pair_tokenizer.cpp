@@ -6,8 +6,8 @@
 #include <queue>
 #include <utility>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/text/byte_pair_words.h>
 
 namespace halftone::data {

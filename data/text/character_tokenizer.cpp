@@ -5,8 +5,8 @@
 #include <set>
 #include <sstream>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/error.h>
+#include <halftone/core/memory.h>
 #include <halftone/data/text/utf8.h>
 
 namespace halftone::data {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/file_bytes.h>
 
 namespace halftone::data {

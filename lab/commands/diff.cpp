@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/json_input.h>

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/experiment.h>
 #include <halftone/lab/experiments/paired.h>

@@ -5,12 +5,12 @@
 #include <iostream>
 #include <optional>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
-#include <halftone/policy/telemetry/overflow.h>
 #include <halftone/policy/file/json_value.h>
 #include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/telemetry/overflow.h>
 
 namespace halftone::lab {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include <halftone/core/quoted.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/fit/fit.h>
 #include <halftone/lab/run_folder.h>

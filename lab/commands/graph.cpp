@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include <halftone/autograd/write_dot.h>
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/plain_numbers.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/rules/site.h>

@@ -7,9 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/commands/gate.h>
 #include <halftone/lab/commands/search.h>

@@ -9,9 +9,9 @@
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/names.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/experiments/small_gradients.h>

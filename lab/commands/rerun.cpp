@@ -4,10 +4,10 @@
 #include <iostream>
 #include <sstream>
 
+#include <halftone/core/device.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/recorded_run.h>
-#include <halftone/core/portable_bits.h>
 
 namespace halftone::lab {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <iostream>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/plain_numbers.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/run.h>

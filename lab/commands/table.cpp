@@ -10,10 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/names.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/run_folder.h>
 

@@ -10,7 +10,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::lab {
 

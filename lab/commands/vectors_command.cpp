@@ -3,8 +3,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/quoted.h>
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/commands/vectors.h>
 

@@ -9,7 +9,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/random.h>
 #include <halftone/lab/commands/vectors.h>
 

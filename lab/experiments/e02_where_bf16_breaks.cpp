@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>

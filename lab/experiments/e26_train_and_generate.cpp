@@ -3,7 +3,7 @@
 // many, so that the probabilities of generation are not those of training (Horace He et al. 2025,
 // "Defeating nondeterminism in LLM inference"; Qi et al. 2025, arXiv 2510.26788). With portable
 // bits every row has the same bits in any batch, so the divergence of both is exactly 0.
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>

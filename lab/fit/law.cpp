@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include <halftone/core/error.h>
-#include <halftone/core/names.h>
 
 namespace halftone::lab {
 

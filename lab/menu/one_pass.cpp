@@ -7,8 +7,8 @@
 #include <set>
 
 #include <halftone/autograd/node.h>
+#include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/core/names.h>
 #include <halftone/policy/file/quantizer_reader.h>
 #include <halftone/policy/session/quantized_along.h>
 

@@ -11,10 +11,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/device.h>
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/kernel_identity.h>
-#include <halftone/core/portable_bits.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/processes.h>
 #include <halftone/lab/recorded_run.h>

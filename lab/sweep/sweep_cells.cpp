@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/quoted.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/sweep/sweep.h>
 #include <halftone/policy/file/policy_file.h>

@@ -3,8 +3,7 @@
 #include <map>
 #include <set>
 
-#include <halftone/core/names.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/sweep/sweep.h>
 #include <halftone/policy/file/policy_file.h>

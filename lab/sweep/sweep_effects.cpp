@@ -4,10 +4,9 @@
 #include <map>
 #include <sstream>
 
-#include <halftone/core/names.h>
-#include <halftone/core/quoted.h>
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/statistics.h>
+#include <halftone/lab/sweep/sweep.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

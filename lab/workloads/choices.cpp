@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 #include <halftone/core/random.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/optim/optim.h>

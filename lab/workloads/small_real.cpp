@@ -4,7 +4,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/sets/fashion_mnist.h>
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/data/text/text.h>

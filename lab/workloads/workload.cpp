@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/names.h>
 #include <halftone/core/random.h>
 #include <halftone/data/sets/fashion_mnist.h>
 #include <halftone/data/tensor_dataset.h>

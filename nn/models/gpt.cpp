@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/quoted.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
 

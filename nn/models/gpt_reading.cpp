@@ -2,8 +2,8 @@
 #include <halftone/nn/models/gpt.h>
 
 #include <halftone/autograd/grad_mode.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
 
 namespace halftone::nn::models {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 
 namespace halftone::policy {
 

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 
 namespace halftone::policy {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/core/own_quantizer.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::policy {
 

@@ -7,7 +7,7 @@
 
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 
 namespace halftone::policy {
 

@@ -1,13 +1,12 @@
 // Formats, scales and quantizers as files write them.
 #include <halftone/policy/file/quantizer_reader.h>
 
-#include <halftone/core/clip.h>
+#include <halftone/core/formats/block_scale.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
-#include <halftone/core/hadamard.h>
 #include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/file/policy_words.h>
 

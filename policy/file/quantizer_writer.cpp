@@ -1,8 +1,8 @@
 // Writes quantizers as files can express them, and with all fields for hashes.
 #include <halftone/policy/file/quantizer_writer.h>
 
-#include <halftone/core/own_quantizer.h>
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/file/quantizer_reader.h>
 
 namespace halftone::policy {

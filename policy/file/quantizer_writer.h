@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <halftone/core/accumulator.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/policy/file/json_value.h>
 #include <halftone/policy/rules/rulebook.h>
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 
 namespace halftone::policy {
 

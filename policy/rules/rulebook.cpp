@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 
 namespace halftone::policy {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/accumulator.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
 #include <halftone/distributed/wire.h>
@@ -21,7 +21,7 @@
 namespace halftone::policy {
 
 /// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32 whose products
-/// may round their factors to TF32 (core/allow_tf32.h).
+/// may round their factors to TF32 (core/device.h).
 enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse };
 std::string_view name(Compute compute);
 std::vector<std::string_view> compute_names();

@@ -1,7 +1,7 @@
 // The views: a transposition before, and its inverse after.
 #include <halftone/policy/session/quantized_along.h>
 
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::policy {
 

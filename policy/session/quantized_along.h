@@ -2,8 +2,8 @@
 // product sums over, because blocks of scales and rotations run along it.
 #pragma once
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/quantized.h>
 
 namespace halftone::policy {
 

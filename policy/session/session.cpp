@@ -7,7 +7,7 @@
 #include <halftone/amp/training.h>
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 #include <halftone/policy/file/fingerprint.h>
 #include <halftone/policy/session/treated_op.h>
 

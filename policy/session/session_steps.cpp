@@ -6,9 +6,9 @@
 #include <set>
 
 #include <halftone/core/captured_step.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/names.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/optim/update_watch.h>
 #include <halftone/policy/file/json_value.h>
 #include <halftone/policy/session/session.h>

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include <halftone/amp/session.h>
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/file/shipped_policies.h>
 #include <halftone/policy/session/session.h>

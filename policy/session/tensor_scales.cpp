@@ -4,9 +4,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/quoted.h>
 
 namespace halftone::policy {
 

@@ -5,7 +5,6 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/quoted.h>
 
 namespace halftone::policy {
 

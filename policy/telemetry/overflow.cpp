@@ -6,8 +6,8 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/ops/cast.h>
+#include <halftone/core/error.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/core/plain_numbers.h>
 #include <halftone/nn/buffer_copies.h>
 #include <halftone/policy/telemetry/observation.h>
 

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/policy/telemetry/probe.h>
 
 namespace halftone::policy {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 #include <halftone/nn/module.h>
 #include <halftone/optim/update_watch.h>
 
@@ -37,7 +37,7 @@ struct UpdateRow {
   std::string parameter;  // its name in the model
   std::string state{};    // a state of that parameter ("exp_avg") instead of itself: u is then the
                           // step's change before the state was rounded to its grid
-  std::string form;       // core/weight_form.h
+  std::string form;       // core/update_rules.h
   DType dtype = f32;      // the dtype that forward sees
   UpdateSums stored{}, seen{};
   /// Updates with log2(|u| / ulp(w)) in [k, k + 1), k = lowest_bin ...: ulp(w) is the spacing of

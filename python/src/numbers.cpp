@@ -9,8 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/names.h>
-#include <halftone/core/views.h>
+#include <halftone/core/error.h>
+#include <halftone/core/tensor.h>
 #include <halftone/policy/file/policy_file.h>
 
 namespace halftone::python {

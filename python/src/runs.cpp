@@ -6,7 +6,7 @@
 
 #include <nanobind/stl/vector.h>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/lab/commands/table.h>
 
 namespace halftone::python {

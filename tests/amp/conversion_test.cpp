@@ -2,7 +2,7 @@
 // tied, frozen and renamed ones. A load that would lose bits, or does not fit, is refused.
 #include "strategy_cases.h"
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 
 namespace halftone::test::conversion_test {
 namespace {

@@ -2,7 +2,7 @@
 // unscale first are allowed.
 #include <doctest/doctest.h>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/halftone.h>
 #include <halftone/optim/gradient_lists.h>
 

@@ -4,7 +4,7 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/memory.h>
 #include <halftone/nn/nn.h>
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test::forms_test {
 namespace {

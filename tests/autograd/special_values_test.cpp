@@ -7,7 +7,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 
 #include "../temporary_directory.h"
 

@@ -1,18 +1,18 @@
 // Products that add up on a grid: every backend's bits against a loop written here, layouts and
 // dtypes, and the effect of a short accumulator on long sums.
 #include <halftone/autograd/ops.h>
-#include <halftone/core/accumulator.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/tensor.h>
 
-#include "simd_levels.h"
 #include "backends/float_bits.h"
+#include "simd_levels.h"
 
 namespace halftone::test::accumulators_test {
 namespace {
 
-/// c = a b + bias, accumulated as core/accumulator.h describes.
+/// c = a b + bias, accumulated as core/formats/number_format.h describes.
 std::vector<float> summed(const Accumulator& accumulator, const Tensor& a, const Tensor& b,
                           const Tensor& bias) {
   const int64_t m = a.size(0), k = a.size(1), n = b.size(1);

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/core/quantized.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/policy/session/quantized_along.h>
 
 #include "../temporary_directory.h"

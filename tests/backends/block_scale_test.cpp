@@ -5,10 +5,10 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 
-#include "simd_levels.h"
 #include "backends/float_bits.h"
+#include "simd_levels.h"
 
 namespace halftone::test::block_scale_test {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include <halftone/core/backend.h>
-#include <halftone/core/clip.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/formats/block_scale.h>
 
 #include "../core/clip_cases.h"
 #include "../temporary_directory.h"

@@ -12,7 +12,7 @@
 #include <halftone/backends/cpu/depthwise.h>
 #include <halftone/backends/cpu/isa.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 #include "threads.h"
 

@@ -5,7 +5,7 @@
 #include <bit>
 
 #include <halftone/backends/cpu/gemm.h>
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 #include "../threads.h"
 

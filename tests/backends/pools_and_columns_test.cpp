@@ -10,7 +10,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test::pools_and_columns_test {
 namespace {

@@ -6,10 +6,10 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/hadamard.h>
+#include <halftone/core/formats/block_scale.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/quantized.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 #include "../temporary_directory.h"
 #include "backends/float_bits.h"

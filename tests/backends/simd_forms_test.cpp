@@ -1,11 +1,11 @@
 // Weight forms and the check of scaled gradients on every instruction set: forms against
-// the scalar functions of core/weight_form.h, bit for bit.
+// the scalar functions of core/update_rules.h, bit for bit.
 #include "simd_levels.h"
 
 #include <bit>
 #include <limits>
 
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 
 namespace halftone::test::simd_forms_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 
 #include "backends/float_bits.h"
 #include "simd_levels.h"

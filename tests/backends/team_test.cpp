@@ -15,7 +15,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/backend.h>
-#include <halftone/core/kernel_identity.h>
+#include <halftone/core/device.h>
 
 #include "../threads.h"
 

@@ -116,7 +116,7 @@ std::vector<NamedStep> steps() {
           {"the weight", of(rule::ReadWeight{})}};
 }
 
-/// Every combination that core/weight_form.h allows.
+/// Every combination that core/update_rules.h allows.
 std::vector<Setup> setups() {
   std::vector<Setup> all;
   for (const WeightForm form :

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <halftone/core/clip.h>
+#include <halftone/core/formats/block_scale.h>
 
 namespace halftone::test {
 

@@ -7,10 +7,9 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/ops/quantize.h>
-#include <halftone/core/clip.h>
+#include <halftone/core/formats/block_scale.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/core/hadamard.h>
-#include <halftone/core/quantized.h>
 #include <halftone/policy/file/policy_file.h>
 
 #include "../temporary_directory.h"

@@ -1,11 +1,11 @@
-// core/elementary.h against the C library in long double, whose errors are far smaller.
+// core/math.h against the C library in long double, whose errors are far smaller.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
 
-#include <halftone/core/elementary.h>
+#include <halftone/core/math.h>
 
 namespace halftone::test::elementary_test {
 namespace {

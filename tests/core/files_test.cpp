@@ -17,17 +17,17 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/data/images/image.h>
 #include <halftone/data/images/image_folder.h>
 #include <halftone/data/sets/csv.h>
 #include <halftone/data/sets/fashion_mnist.h>
-#include <halftone/core/safetensors.h>
 #include <halftone/train/checkpoints/checkpoint.h>
 #include <halftone/train/checkpoints/checkpoints.h>
 #include <halftone/train/logging/loggers.h>
 
-#include "../without_root.h"
 #include "../temporary_directory.h"
+#include "../without_root.h"
 
 namespace halftone::test::files_test {
 namespace fs = std::filesystem;

@@ -155,7 +155,7 @@ TEST_CASE("functions of the C library") {
   CHECK(math::copysign(2.0f, -0.0f) == -2.0f);
 }
 
-TEST_CASE("double is core/elementary.h") {
+TEST_CASE("double is core/math.h") {
   for (const double x : {-700.0, -1.5, -1e-9, 0.25, 1.0, 30.0, 700.0}) {
     CHECK(math::exp(x) == elementary::exp(x));
     CHECK(math::tanh(x) == elementary::tanh(x));

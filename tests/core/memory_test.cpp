@@ -9,10 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/storage.h>
 
 #include "../temporary_directory.h"
 

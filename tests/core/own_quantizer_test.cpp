@@ -6,9 +6,8 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/ops/quantize.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/core/own_quantizer.h>
-#include <halftone/core/quantized.h>
 #include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/file/policy_file.h>
 

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test::print_test {
 namespace {

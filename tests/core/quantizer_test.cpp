@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/core/accumulator.h>
 #include <halftone/core/error.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 
 namespace halftone::test::quantizer_test {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <halftone/core/quoted.h>
+#include <halftone/core/error.h>
 
 namespace halftone::test::quoted_test {
 namespace {

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <vector>
 
-#include <halftone/core/shape.h>
+#include <halftone/core/tensor.h>
 
 #include "../temporary_directory.h"
 

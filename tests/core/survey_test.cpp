@@ -6,9 +6,9 @@
 #include <limits>
 
 #include <halftone/core/factory.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/core/quantized.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test::survey_test {
 namespace {

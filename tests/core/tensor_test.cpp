@@ -8,8 +8,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 #include "../temporary_directory.h"
 

@@ -7,8 +7,8 @@
 
 #include <halftone/amp/precision_log.h>
 #include <halftone/autograd/grad_mode.h>
+#include <halftone/core/language.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/thread_slot.h>
 
 namespace halftone::test::thread_slot_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test::views_test {
 namespace {

@@ -95,7 +95,7 @@ for file in attention attention_backward; do
   expect "$file" has 'wmma\.mma\.sync\..*\.bf16'
   expect "$file" has 'wmma\.mma\.sync\..*\.m16n16k16\.f32\.f32'
 done
-# Short floats are rounded by the hardware, not by the integer code of core/short_floats.h.
+# Short floats are rounded by the hardware, not by the integer code of core/dtype.h.
 for file in movement elementwise; do
   expect "$file" has 'cvt\.rn\.bf16\.f32'
   expect "$file" has 'cvt\.rn\.f16\.f32'

@@ -5,7 +5,7 @@
 
 #include <sys/mman.h>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 namespace halftone::emulation {
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include <cuda_runtime.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 #include <nccl.h>
 
 #include "machine.h"

@@ -9,7 +9,6 @@
 #include <ranges>
 #include <thread>
 
-#include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/core/random.h>

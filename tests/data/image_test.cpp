@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/core/memory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
 
 #include "image_fixtures.h"

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/images/byte_images.h>
 #include <halftone/data/tensor_dataset.h>
 

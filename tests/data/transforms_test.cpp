@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/data/images/transforms.h>
 
 #include "image_fixtures.h"

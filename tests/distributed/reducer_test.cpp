@@ -7,7 +7,7 @@
 #include <limits>
 
 #include <halftone/amp/session.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/distributed/reducer.h>
 
 #include "../amp/strategy_cases.h"

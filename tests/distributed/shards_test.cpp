@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/distributed/shards.h>
 
 #include "../amp/strategy_cases.h"

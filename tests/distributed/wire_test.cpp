@@ -6,10 +6,10 @@
 
 #include <doctest/doctest.h>
 
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/in_place.h>
-#include <halftone/core/quantized.h>
-#include <halftone/core/views.h>
+#include <halftone/core/formats/quantizer.h>
+#include <halftone/core/tensor.h>
 #include <halftone/distributed/wire.h>
 
 #include "../temporary_directory.h"

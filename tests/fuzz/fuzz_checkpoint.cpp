@@ -9,7 +9,7 @@
 
 #include <zlib.h>
 
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/train/checkpoints/manifest.h>
 
 namespace halftone::fuzz {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone::fuzz {
 

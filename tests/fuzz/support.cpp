@@ -13,7 +13,7 @@
 
 #include <halftone/backends/reference/reference.h>
 #include <halftone/core/communicator.h>
-#include <halftone/core/kernel_identity.h>
+#include <halftone/core/device.h>
 #include <halftone/core/memory.h>
 
 namespace halftone {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>

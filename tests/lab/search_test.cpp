@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/search_space.h>

@@ -9,7 +9,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 #include <halftone/lab/findings.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>

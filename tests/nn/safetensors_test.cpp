@@ -9,8 +9,8 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/safetensors.h>
-#include <halftone/core/views.h>
+#include <halftone/core/named_tensors.h>
+#include <halftone/core/tensor.h>
 #include <halftone/nn/nn.h>
 
 #include "../temporary_directory.h"

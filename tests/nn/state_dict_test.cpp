@@ -5,8 +5,8 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/in_place.h>
-#include <halftone/core/views.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/tensor.h>
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/sgd.h>

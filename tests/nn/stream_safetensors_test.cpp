@@ -6,7 +6,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 
 #include "../temporary_directory.h"
 

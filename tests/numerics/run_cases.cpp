@@ -16,8 +16,8 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/core/safetensors.h>
 
 namespace {
 

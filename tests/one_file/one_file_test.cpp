@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include <halftone/amp/strategy_bytes.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 #include <halftone/halftone.h>
 
 namespace halftone::test::one_file_test {

@@ -3,7 +3,7 @@
 // are freed.
 #include "ops/properties.h"
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 #include <halftone/core/memory.h>
 
 #include "ops/samples.h"

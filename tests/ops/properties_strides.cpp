@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test::properties_strides {
 namespace {

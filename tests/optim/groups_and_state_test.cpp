@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/caching_allocator.h>
+#include <halftone/core/memory.h>
 #include <halftone/optim/optim.h>
 
 namespace halftone::test::groups_and_state_test {

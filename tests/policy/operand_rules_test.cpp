@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/resolved/resolved_table.h>
 
 #include "../temporary_directory.h"

@@ -10,7 +10,7 @@
 
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/file/fingerprint.h>
 #include <halftone/policy/policy.h>
 

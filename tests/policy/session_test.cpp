@@ -7,7 +7,7 @@
 #include <halftone/amp/training.h>
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>

@@ -7,7 +7,7 @@
 #include <limits>
 #include <sstream>
 
-#include <halftone/core/in_place.h>
+#include <halftone/core/backend.h>
 #include <halftone/policy/telemetry/probe.h>
 
 #include "session_cases.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include <halftone/autograd/grad_mode.h>
-#include <halftone/core/in_place.h>
-#include <halftone/core/quantized.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/formats/quantizer.h>
 
 #include "policy_cases.h"
 #include "session_cases.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/portable_bits.h>
+#include <halftone/core/device.h>
 #include <halftone/halftone.h>
 
 namespace halftone::test::batch_test {

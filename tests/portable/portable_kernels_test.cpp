@@ -10,8 +10,8 @@
 
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/isa.h>
+#include <halftone/core/device.h>
 #include <halftone/core/math.h>
-#include <halftone/core/portable_bits.h>
 
 namespace halftone::test::portable_kernels_test {
 namespace {

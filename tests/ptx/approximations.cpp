@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 #include "arithmetic.h"
 

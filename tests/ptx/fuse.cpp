@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 #include "operations.h"
 

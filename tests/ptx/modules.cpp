@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 #include "fat_binary.h"
 #include "fuse.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 #include "operations.h"
 

@@ -19,7 +19,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 
 #include "../fixtures_directory.h"
 

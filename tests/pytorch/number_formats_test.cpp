@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include <halftone/core/quantized.h>
+#include <halftone/core/formats/quantizer.h>
 
 namespace halftone::test::number_formats_test {
 namespace {

@@ -23,7 +23,7 @@ for folder in "${described[@]}"; do
   text="$(sed '/^ *```/,/^ *```/d' "$readme" | tr '\n' ' ')"
   code="$(grep -oE '`[^`]+`' <<< "$text" || true)"
   links="$(grep -oE '\]\([^)]+/README\.md\)' <<< "$text" || true)"
-  # A path into another folder, `core/number.h`, is not a file of this one.
+  # A path into another folder, `core/tensor.h`, is not a file of this one.
   words=" $(tr -c 'A-Za-z0-9_/.*-' ' ' <<< "$code" | sed 's| [^ ]*/[^ ]*| |g' | tr -c 'A-Za-z0-9_-' ' ') "
   paths=" $(tr -c 'A-Za-z0-9_/.-' ' ' <<< "$code $links" | sed 's|/README\.md|/|g') "
   while read -r file; do

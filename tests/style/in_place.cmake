@@ -1,4 +1,4 @@
-# A write in place that does not bump the version of its storage leaves stale casts. Outside of kernels only core/in_place.h writes in
+# A write in place that does not bump the version of its storage leaves stale casts. Outside of kernels only core/backend.h writes in
 # place.
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 foreach(file IN LISTS all_files)
@@ -8,7 +8,7 @@ foreach(file IN LISTS all_files)
   endif()
   file(STRINGS ${ROOT}/${file} writes REGEX "bump_version")
   foreach(write IN LISTS writes)
-    violation("${file}: ${write}: use core/in_place.h")
+    violation("${file}: ${write}: use core/backend.h")
   endforeach()
 endforeach()
 finish(all_files)

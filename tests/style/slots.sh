@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# slots.sh ROOT: docs/architecture.md lists every slot that a header declares (core/thread_slot.h), with the file that declares it; and no
+# slots.sh ROOT: docs/architecture.md lists every slot that a header declares (core/language.h), with the file that declares it; and no
 # header makes a slot by hand.
 set -euo pipefail
 cd "$1"
@@ -13,6 +13,6 @@ done < <(grep -rnE '^using [A-Za-z]+ = Slot<' --include='*.h' core autograd dist
 ((count >= 6)) || { echo "only $count slots were found: is $1 the root?"; exit 1; }
 # State that the user's thread sets for the engine is not a slot: whether to record, which module calls.
 by_hand=$(grep -rlE '^ *(inline|static inline|static inline constinit) thread_local' --include='*.h' core autograd distributed nn optim data amp policy train onnx |
-          grep -vxF -e core/thread_slot.h -e autograd/grad_mode.h -e autograd/call_scope.h || true)
-[[ -z "$by_hand" ]] || { echo "use Slot of core/thread_slot.h in: $by_hand"; failed=1; }
+          grep -vxF -e core/language.h -e autograd/grad_mode.h -e autograd/call_scope.h || true)
+[[ -z "$by_hand" ]] || { echo "use Slot of core/language.h in: $by_hand"; failed=1; }
 exit $failed

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 
 #include "checkpoint_cases.h"
 

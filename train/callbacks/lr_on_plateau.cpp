@@ -1,7 +1,7 @@
 // Passes validation metrics to optim::ReduceOnPlateau.
 #include <halftone/train/callbacks/lr_on_plateau.h>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {

@@ -6,7 +6,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/safetensors.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/train/checkpoints/manifest.h>
 
 namespace halftone::train {

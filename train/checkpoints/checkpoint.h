@@ -11,7 +11,7 @@
 #include <map>
 #include <string>
 
-#include <halftone/core/tensor_source.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::train {

@@ -13,7 +13,6 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/core/quoted.h>
 #include <halftone/train/checkpoints/manifest.h>
 
 namespace halftone::train {

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 
 namespace halftone::train {
 

@@ -5,10 +5,9 @@
 #include <charconv>
 #include <functional>
 
-#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/quoted.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/train/checkpoints/manifest.h>
 #include <halftone/train/environment.h>

@@ -6,7 +6,6 @@
 #include <array>
 
 #include <halftone/core/error.h>
-#include <halftone/core/quoted.h>
 #include <halftone/train/checkpoints/durable_files.h>
 #include <halftone/train/logging/loggers.h>
 

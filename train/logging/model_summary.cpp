@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include <halftone/amp/strategy_bytes.h>
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 #include <halftone/train/class_name.h>
 
 namespace halftone::train {

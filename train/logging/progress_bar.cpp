@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 #include <halftone/train/logging/for_people.h>
 
 namespace halftone::train {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include <halftone/core/entries.h>
-#include <halftone/core/names.h>
+#include <halftone/core/error.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/train/logging/for_people.h>
 #include <halftone/train/numbers.h>
 

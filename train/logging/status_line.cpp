@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <limits>
 
-#include <halftone/core/plain_numbers.h>
+#include <halftone/core/error.h>
 
 namespace halftone::train {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include <halftone/core/checked.h>
+#include <halftone/core/error.h>
 
 namespace halftone {
 

@@ -6,7 +6,7 @@
 #include <omp.h>
 
 #include <halftone/backends/cpu/onednn/onednn.h>
-#include <halftone/core/kernel_identity.h>
+#include <halftone/core/device.h>
 
 namespace halftone::onednn {
 

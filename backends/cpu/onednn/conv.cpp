@@ -8,7 +8,7 @@
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/reference/parallel.h>
 #include <halftone/backends/team.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::onednn {
 

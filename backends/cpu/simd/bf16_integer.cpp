@@ -1,6 +1,6 @@
 // bf16 by integer arithmetic: it is the upper half of a float.
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

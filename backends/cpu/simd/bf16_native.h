@@ -4,7 +4,7 @@
 
 #include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

@@ -1,7 +1,7 @@
 // Batch norm over [rows, n channels], with the usual operations on its result: the residual and
 // relu. One pass over memory each; which outputs are wanted is decided outside the loops.
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

@@ -1,6 +1,6 @@
-// f16 without F16C: the conversions of core/short_floats.h, element by element.
+// f16 without F16C: the conversions of core/dtype.h, element by element.
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

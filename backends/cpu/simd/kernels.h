@@ -10,7 +10,6 @@
 #include <halftone/core/formulas.h>
 #include <halftone/core/random.h>
 #include <halftone/core/update_rules.h>
-#include <halftone/core/weight_form.h>
 
 namespace halftone {
 struct Grid;
@@ -163,7 +162,7 @@ struct Kernels {
   /// one step of a rule; states: three pointers, null if the rule has none
   void (*update)(const UpdateNumbers& u, const float* gradient, float* weight, float* const* states,
                  int64_t n);
-  /// Converts weights from and to a form (core/weight_form.h) as floats. encode: `parameter` holds
+  /// Converts weights from and to a form (core/update_rules.h) as floats. encode: `parameter` holds
   /// the rounded weight if the form uses that; random and companion are used if the form has them.
   void (*decode)(WeightForm form, const float* parameter, const float* companion, float* weight,
                  int64_t n);
@@ -187,9 +186,9 @@ struct Kernels {
   // --- numbers on a grid (core/formats/quantizer.h); y may be x
   /// the bits of the largest |x|; those of a NaN are larger than all others
   uint32_t (*largest_magnitude)(const float* x, int64_t n);
-  /// Returns summed_by_lanes() of finite_square(x) (core/clip.h); finite: the count of finite x
+  /// Returns summed_by_lanes() of finite_square(x) (core/formats/block_scale.h); finite: the count of finite x
   double (*finite_squares)(const float* x, int64_t n, int64_t& finite);
-  /// y = clipped(x, bound) of core/clip.h
+  /// y = clipped(x, bound) of core/formats/block_scale.h
   void (*clip)(const float* x, float bound, float* y, int64_t n);
   /// element i is number first + i of its tensor; only stochastic rounding uses the key
   void (*quantize)(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
@@ -197,7 +196,7 @@ struct Kernels {
   /// the same for one band of blocks side by side; computes their scales
   void (*quantize_blocks)(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                           const BlockBand& band, const float* x, float* y);
-  /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/accumulator.h)
+  /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/formats/number_format.h)
   void (*accumulate_on)(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
                         const float* b, int64_t b_step, float* sums, int64_t n);
 

@@ -16,7 +16,7 @@
 #include <halftone/backends/cuda/library_calls.h>
 #include <halftone/backends/cuda/plan_cache.h>
 #include <halftone/backends/cuda/versions.h>
-#include <halftone/core/allow_tf32.h>
+#include <halftone/core/device.h>
 #include <halftone/core/error.h>
 
 namespace halftone::cuda::cublaslt {

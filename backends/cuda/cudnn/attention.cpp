@@ -9,7 +9,7 @@
 #include <halftone/backends/cuda/attention_route.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::cuda::cudnn {
 

@@ -3,10 +3,10 @@
 #include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
-#include <halftone/core/allow_tf32.h>
+#include <halftone/core/device.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::cuda::cudnn {
 

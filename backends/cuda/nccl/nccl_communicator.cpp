@@ -24,7 +24,6 @@
 #include <halftone/backends/cuda/versions.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/plain_numbers.h>
 
 namespace halftone {
 

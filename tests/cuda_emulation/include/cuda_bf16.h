@@ -2,7 +2,7 @@
 // hardware does and make the one NaN of the hardware.
 #pragma once
 
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 struct __nv_bfloat16 {
   unsigned short bits;

@@ -4,7 +4,7 @@
 
 #include <bit>
 
-#include <halftone/core/short_floats.h>
+#include <halftone/core/dtype.h>
 
 struct __half {
   unsigned short bits;

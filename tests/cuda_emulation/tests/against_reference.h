@@ -12,7 +12,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 #include "emulator.h"
 

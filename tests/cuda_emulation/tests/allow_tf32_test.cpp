@@ -1,8 +1,8 @@
 // f32 products with and without TF32, to which the substitute for cuBLASLt rounds.
 #include <doctest/doctest.h>
 
-#include <halftone/core/allow_tf32.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/device.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/halftone.h>

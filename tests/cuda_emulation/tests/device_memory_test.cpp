@@ -9,7 +9,6 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/core/size_class.h>
 
 #include "counting_source.h"
 #include "emulator.h"

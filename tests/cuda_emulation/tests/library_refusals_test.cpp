@@ -9,7 +9,7 @@
 #include <halftone/backends/cuda/library_calls.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
+#include <halftone/core/tensor.h>
 
 #include "emulator.h"
 

@@ -2,7 +2,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/loss_scale.h>
-#include <halftone/core/weight_form.h>
+#include <halftone/core/update_rules.h>
 
 #include "against_reference.h"
 

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/cuda_backend.h>
-#include <halftone/core/environment.h>
+#include <halftone/core/files.h>
 
 #include "../../device/device_cases.h"
 #include "emulator.h"

@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/core/quantized.h>
 
 namespace halftone::test {
 namespace {

@@ -4,9 +4,9 @@
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/versions.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/device.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/kernel_identity.h>
 
 #include "emulator.h"
 
