@@ -16,8 +16,8 @@
 
 #include <halftone/amp/cast_cache.h>
 #include <halftone/amp/cast_policy.h>
-#include <halftone/autograd/call_scope.h>
 #include <halftone/autograd/input_caster.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/language.h>
 
 namespace halftone::amp {

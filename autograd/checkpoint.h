@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <halftone/autograd/apply.h>
-#include <halftone/autograd/call_scope.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/random.h>
 
 namespace halftone {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/autograd/call_scope.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/nn/fields.h>
 
 namespace halftone::nn {

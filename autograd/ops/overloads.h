@@ -2,8 +2,8 @@
 // number, sizes one by one.
 #pragma once
 
+#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/logical.h>
-#include <halftone/autograd/ops/layers/softmax.h>
 
 namespace halftone {
 

@@ -256,7 +256,7 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
                            "the CPU, or use a format.");
   const QuantizeArguments given(context_, call);
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
-    if constexpr (sizeof(T) <= 4) {  // f64 passes through f32: autograd/ops/quantize.cpp
+    if constexpr (sizeof(T) <= 4) {  // f64 passes through f32: autograd/ops/cast.cpp
       const T* const from = x.data<T>();
       T* const to = y.data<T>();
       if (n.per != Scaling::Per::block)

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <halftone/autograd/call_scope.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::policy {

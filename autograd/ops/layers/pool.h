@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include <halftone/autograd/ops/layers/conv.h>
+#include <halftone/autograd/ops/images.h>
 
 namespace halftone {
 

@@ -1,11 +1,11 @@
 // Shapes and checks of attention, and separate operations for masks that are trained.
-#include <halftone/autograd/ops/layers/attention.h>
+#include <halftone/autograd/ops/attention.h>
 
 #include <cmath>
 
+#include <halftone/autograd/ops/layers/attention.h>
 #include <halftone/autograd/ops/layers/dropout.h>
 #include <halftone/autograd/ops/matmul.h>
-#include <halftone/autograd/ops/layers/softmax.h>
 
 namespace halftone {
 

@@ -1,5 +1,5 @@
 // Shapes and checks of convolutions.
-#include <halftone/autograd/ops/layers/conv.h>
+#include <halftone/autograd/ops/images.h>
 
 #include <algorithm>
 #include <limits>

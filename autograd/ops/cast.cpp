@@ -1,9 +1,9 @@
 // Checks of quantize(), and its forward.
-#include <halftone/autograd/ops/quantize.h>
+#include <halftone/autograd/ops/cast.h>
 
 #include <vector>
 
-#include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/ops/quantize.h>
 #include <halftone/core/error.h>
 
 namespace halftone {

@@ -1,5 +1,5 @@
 // Checks and layouts of group and batch normalization.
-#include <halftone/autograd/ops/layers/norm.h>
+#include <halftone/autograd/ops/norm.h>
 
 #include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/statistics_sink.h>

@@ -3,7 +3,7 @@
 // autocast's copies of them on the CPU are channels-last as well.
 #pragma once
 
-#include <halftone/autograd/ops/layers/norm.h>
+#include <halftone/autograd/ops/norm.h>
 
 namespace halftone {
 

@@ -1,8 +1,8 @@
 // The loops over time. A step is one product of the state with the recurrent weights, in f32, and
 // one kernel for everything else.
-#include <halftone/autograd/ops/layers/recurrent.h>
+#include <halftone/autograd/ops/recurrent.h>
 
-#include <halftone/autograd/ops/layers/norm.h>
+#include <halftone/autograd/ops/norm.h>
 
 namespace halftone {
 
