@@ -4,8 +4,8 @@
 #pragma once
 
 #include <halftone/amp/amp.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/autograd/gradcheck.h>
-#include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/write_dot.h>
 #include <halftone/core/backend.h>

@@ -16,7 +16,6 @@
 
 #include <halftone/amp/cast_cache.h>
 #include <halftone/amp/cast_policy.h>
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/language.h>
 

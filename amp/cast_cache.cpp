@@ -1,8 +1,8 @@
 // One entry per leaf and dtype; an entry whose storage or version has changed is replaced.
 #include <halftone/amp/cast_cache.h>
 
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/slots.h>
 
 namespace halftone::amp {
 

@@ -7,8 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/autograd/gradient_listener.h>
-#include <halftone/autograd/statistics_sink.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/optim/optimizer.h>

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include <halftone/amp/weight_storage.h>
-#include <halftone/autograd/scaled_gradients.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>

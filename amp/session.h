@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include <halftone/autograd/op_tap.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/op_info.h>

@@ -10,8 +10,8 @@
 #include <halftone/amp/together.h>
 #include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
-#include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/nn/norm.h>

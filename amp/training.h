@@ -27,7 +27,7 @@
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/session.h>
 #include <halftone/amp/strategy.h>
-#include <halftone/autograd/statistics_sink.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/distributed/options.h>

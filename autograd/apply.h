@@ -1,3 +1,201 @@
+// The catalog: every operation of the framework, named once. apply() refuses an operation that is
+// missing here, and tests/ops/properties.cpp requires samples for every entry. Elementwise
+// operations enter through their formula lists.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <halftone/autograd/node.h>
+#include <halftone/autograd/slots.h>
+#include <halftone/core/device.h>
+#include <halftone/core/formulas.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+template <class F> struct Unary;
+template <class F> struct Binary;
+template <class F> struct Compare;
+struct Cast;
+struct Where;
+struct Reshape;
+struct Permute;
+struct Expand;
+struct Slice;
+struct Cat;
+struct Pad;
+struct Contiguous;
+struct Sum;
+struct Mean;
+struct Var;
+struct Max;
+struct Min;
+struct Prod;
+struct Norm;
+struct ArgMax;
+struct ArgMin;
+struct Any;
+struct All;
+struct ArgSort;
+struct Gather;
+struct ScatterAdd;
+struct Flip;
+struct CumulativeSum;
+struct CumulativeProduct;
+struct Matmul;
+struct Linear;
+struct Dot;
+struct CosineSimilarity;
+struct Softmax;
+struct LogSoftmax;
+struct LogSumExp;
+struct Attention;
+struct PackedAttention;
+struct CrossEntropy;
+struct NllLoss;
+struct LayerNorm;
+struct RmsNorm;
+struct GroupNorm;
+struct InstanceNorm;
+struct BatchNorm;
+struct BatchNormRelu;
+struct Conv2d;
+struct ConvTranspose2d;
+struct MaxPool2d;
+struct AvgPool2d;
+struct AdaptiveAvgPool2d;
+struct Interpolate;
+struct Embedding;
+struct Lstm;
+struct Gru;
+struct Dropout;
+struct Quantize;
+struct Checkpoint;
+
+using ElementwiseOps = Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>,
+                              Wrap<Compare, CompareFormulas>>;
+using StructuredOps =
+    TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
+             Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
+             CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
+             LogSoftmax, LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm,
+             RmsNorm, GroupNorm, InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d,
+             MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout,
+             Quantize, Checkpoint>;
+using AllOps = Concat<ElementwiseOps, StructuredOps>;
+
+/// Functions made of operations, with a class of their own in casting policies, as in PyTorch's
+/// lists: their inputs are cast before the first of those operations.
+namespace composed {
+inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
+inline constexpr OpInfo triplet_margin_loss{
+    "triplet_margin_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
+inline constexpr const OpInfo* all[]{&einsum, &triplet_margin_loss};
+}  // namespace composed
+
+/// Base of operations that users define outside the library: exempt from the catalog.
+struct UserOp {};
+
+template <class Op>
+concept Operation = std::same_as<const OpInfo, decltype(Op::info)>;
+
+}  // namespace halftone
+
+// Lists the members of an operation, a plain struct: its saved tensors can be read from outside.
+
+namespace halftone::detail {
+
+/// Converts to a value of any type where a struct is initialized: so its members can be counted.
+struct AnyValue {
+  template <class T> operator T() const;
+};
+template <class S, std::size_t... I> consteval bool takes_values(std::index_sequence<I...>) {
+  return requires { S{(static_cast<void>(I), AnyValue{})...}; };
+}
+inline constexpr std::size_t most_members = 12;  // layer_norm and batch_norm have the most, 10
+template <class S, std::size_t N = most_members + 1> consteval std::size_t count_of_values() {
+  if constexpr (N == 0 || takes_values<S>(std::make_index_sequence<N>{})) return N;
+  else return count_of_values<S, N - 1>();
+}
+
+/// Calls see(member) for each member of a struct without constructors and private members.
+template <class S, class See> void for_each_member(const S& s, const See& see) {
+  const auto all = [&](const auto&... member) { (see(member), ...); };
+  constexpr std::size_t bases = std::derived_from<S, UserOp> ? 1 : 0;  // initialized first
+  constexpr std::size_t count = count_of_values<S>() - bases;
+  static_assert(count <= most_members, "give members that belong together a struct of their own");
+  if constexpr (count == 1) {
+    const auto& [a] = s;
+    all(a);
+  } else if constexpr (count == 2) {
+    const auto& [a, b] = s;
+    all(a, b);
+  } else if constexpr (count == 3) {
+    const auto& [a, b, c] = s;
+    all(a, b, c);
+  } else if constexpr (count == 4) {
+    const auto& [a, b, c, d] = s;
+    all(a, b, c, d);
+  } else if constexpr (count == 5) {
+    const auto& [a, b, c, d, e] = s;
+    all(a, b, c, d, e);
+  } else if constexpr (count == 6) {
+    const auto& [a, b, c, d, e, f] = s;
+    all(a, b, c, d, e, f);
+  } else if constexpr (count == 7) {
+    const auto& [a, b, c, d, e, f, g] = s;
+    all(a, b, c, d, e, f, g);
+  } else if constexpr (count == 8) {
+    const auto& [a, b, c, d, e, f, g, h] = s;
+    all(a, b, c, d, e, f, g, h);
+  } else if constexpr (count == 9) {
+    const auto& [a, b, c, d, e, f, g, h, i] = s;
+    all(a, b, c, d, e, f, g, h, i);
+  } else if constexpr (count == 10) {
+    const auto& [a, b, c, d, e, f, g, h, i, j] = s;
+    all(a, b, c, d, e, f, g, h, i, j);
+  } else if constexpr (count == 11) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k);
+  } else if constexpr (count == 12) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l);
+  }
+}
+
+/// Returns the sum of the storage versions (core/memory.h) of the tensors in a member: it grows
+/// with each write in place. A struct that other passes may write declares `static constexpr bool
+/// written_by_passes = true` and is skipped, as are structs that cannot be read.
+template <class M> uint64_t versions_of(const M& member) {
+  if constexpr (requires { M::written_by_passes; }) {
+    return 0;
+  } else if constexpr (std::same_as<M, Tensor>) {
+    return member.defined() ? member.storage()->version() : 0;
+  } else if constexpr (std::same_as<M, std::vector<Tensor>>) {
+    uint64_t sum = 0;
+    for (const Tensor& x : member) sum += versions_of(x);
+    return sum;
+  } else if constexpr (requires { member.has_value(), *member; }) {
+    return member ? versions_of(*member) : 0;
+  } else if constexpr (std::is_class_v<M> && std::is_aggregate_v<M>) {
+    uint64_t sum = 0;
+    if constexpr (count_of_values<M>() <= most_members)
+      for_each_member(member, [&](const auto& inner) { sum += versions_of(inner); });
+    return sum;
+  } else {
+    return 0;
+  }
+}
+
+}  // namespace halftone::detail
+
 // Every operation of the framework passes through here, in three visible steps: cast, compute,
 // record.
 //   user call -> apply -> (amp: casts, themselves recorded) -> Op::forward -> backend kernel ->
@@ -5,21 +203,6 @@
 // An operation is a struct with `info`, attributes, saved tensors, forward and backward; moved into
 // a node it is the graph. It takes its inputs one by one (a fixed number) or as a span (any number,
 // e.g. cat).
-#pragma once
-
-#include <array>
-#include <optional>
-#include <span>
-#include <utility>
-#include <vector>
-
-#include <halftone/autograd/grad_mode.h>
-#include <halftone/autograd/input_caster.h>
-#include <halftone/autograd/members.h>
-#include <halftone/autograd/node.h>
-#include <halftone/autograd/op_list.h>
-#include <halftone/autograd/op_tap.h>
-#include <halftone/core/device.h>
 
 namespace halftone {
 
@@ -193,7 +376,7 @@ Tensor as_planned(Tensor output, std::optional<DType> dtype);
 
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
   static_assert(is_in_list<Op, AllOps> || std::derived_from<Op, UserOp>,
-                "name this operation in autograd/op_list.h, or derive it from UserOp");
+                "name this operation in autograd/apply.h, or derive it from UserOp");
   static_assert(Op::info.cast_class != CastClass::low_precision || Op::info.sums.has_value(),
                 "a low-precision operation says in its OpInfo which dimensions its products sum "
                 "over: {.sums = sums_over_last}, or a Contraction of its own");

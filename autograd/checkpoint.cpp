@@ -3,7 +3,7 @@
 #include <halftone/autograd/checkpoint.h>
 
 #include <halftone/autograd/engine.h>
-#include <halftone/autograd/statistics_sink.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 

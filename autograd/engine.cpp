@@ -4,6 +4,7 @@
 #include <halftone/autograd/engine.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iostream>
 #include <queue>
 #include <unordered_map>
@@ -11,12 +12,10 @@
 #include <utility>
 
 #include <halftone/autograd/checkpoint.h>
-#include <halftone/autograd/grad_mode.h>
-#include <halftone/autograd/gradient_listener.h>
-#include <halftone/autograd/input_caster.h>
-#include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/node.h>
-#include <halftone/autograd/op_tap.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>
@@ -354,5 +353,143 @@ std::vector<Tensor> autograd::grad(const Tensor& output, const std::vector<Tenso
                                    const GradOptions& options) {
   return grad(std::span(&output, 1), inputs, options);
 }
+
+// Hooks are stored at the objects that have the whole gradient: the leaf's record, or the node of a
+// computed tensor.
+
+HookHandle register_hook(const Tensor& x, GradientHook hook) {
+  if (!x.requires_grad())
+    fail<UsageError>("register_hook", "this tensor, ", described(x),
+                     ", has no gradient. Call set_requires_grad() on it, or on a leaf that it is "
+                     "computed from, first.");
+  if (!hook) fail<UsageError>("register_hook", "the hook is empty. Pass a function.");
+  static std::atomic<uint64_t> numbers = 0;
+  HookHandle handle;
+  handle.number_ = ++numbers;
+  if (const std::shared_ptr<Node>& creator = x.meta()->creator) {
+    handle.node_ = creator;
+    creator->hooks.emplace_back(handle.number_, std::move(hook));
+  } else {
+    handle.leaf_ = x.meta();
+    x.meta()->hooks.emplace_back(handle.number_, std::move(hook));
+  }
+  return handle;
+}
+
+void HookHandle::remove() {
+  const auto drop = [this](GradientHooks& hooks) {
+    std::erase_if(hooks, [this](const auto& entry) { return entry.first == number_; });
+  };
+  if (const std::shared_ptr<AutogradMeta> leaf = leaf_.lock()) drop(leaf->hooks);
+  if (const std::shared_ptr<Node> node = node_.lock()) drop(node->hooks);
+}
+
+// The readers of the catalog, compiled once in the library.
+
+namespace {
+template <class... Op> std::vector<OperationReader> readers_of(TypeList<Op...>) {
+  return {reader_of<Op>()...};
+}
+}  // namespace
+
+std::vector<OperationReader> catalogue_readers() { return readers_of(AllOps{}); }
+
+// The autograd verbs of Tensor, which core/tensor.h declares.
+
+bool Tensor::requires_grad() const { return meta_ && meta_->requires_grad; }
+
+bool Tensor::is_leaf() const { return !meta_ || !meta_->creator; }
+
+Tensor& Tensor::set_requires_grad(bool value) {
+  if (!defined())
+    fail<UsageError>("set_requires_grad", "this tensor is undefined. Make one first.");
+  if (!is_leaf())
+    fail<UsageError>("set_requires_grad", "only leaves can be changed; this ", described(*this),
+                     " was computed. Use detach() first.");
+  if (value && (!is_floating(dtype()) || size_of(dtype()) == 1))
+    fail<DTypeError>("set_requires_grad",
+                     "f64, f32, f16 and bf16 tensors have gradients, this one is ", dtype(),
+                     ". Cast it first.");
+  if (!meta_) meta_ = std::make_shared<AutogradMeta>();
+  meta_->requires_grad = value;
+  return *this;
+}
+
+Tensor Tensor::grad() const { return meta_ ? meta_->grad : Tensor{}; }
+
+void Tensor::set_grad(const Tensor& grad) {
+  if (!defined()) fail<UsageError>("set_grad", "this tensor is undefined. Make one first.");
+  if (!is_leaf())
+    fail<UsageError>("set_grad", "only leaves hold gradients; this ", described(*this),
+                     " was computed. Use a leaf.");
+  if (grad.defined() && grad.shape() != shape())
+    fail<ShapeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ",
+                     described(*this), ". Shapes must agree.");
+  if (grad.defined() && (!is_floating(grad.dtype()) || size_of(grad.dtype()) == 1))
+    fail<DTypeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ",
+                     described(*this), ". Gradients are f64, f32, f16 or bf16: cast it.");
+  if (grad.defined() && grad.device() != device())
+    fail<DeviceError>("set_grad", "the gradient is on ", grad.device(), ", the tensor on ",
+                      device(), ". Move the gradient there.");
+  if (!meta_) meta_ = std::make_shared<AutogradMeta>();
+  meta_->grad = grad;
+  meta_->scaled_version.reset();
+}
+
+void Tensor::backward() const { run_backward(*this, {}, false); }
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
+  if (!gradient.defined())
+    fail<UsageError>("backward",
+                     "the gradient to start from is undefined. Pass a tensor like this "
+                     "one, ",
+                     described(*this), ", or call backward() without it.");
+  run_backward(*this, gradient, retain_graph);
+}
+
+Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
+
+// The operations that core/tensor.h declares as members: each calls the function of its name.
+
+Tensor Tensor::sum(const Dims& dims, bool keep) const { return halftone::sum(*this, dims, keep); }
+Tensor Tensor::mean(const Dims& dims, bool keep) const { return halftone::mean(*this, dims, keep); }
+Tensor Tensor::var(const Dims& dims, double correction, bool keep) const {
+  return halftone::var(*this, dims, correction, keep);
+}
+Tensor Tensor::std(const Dims& dims, double correction, bool keep) const {
+  return halftone::std(*this, dims, correction, keep);
+}
+Tensor Tensor::max(const Dims& dims, bool keep) const { return halftone::max(*this, dims, keep); }
+Tensor Tensor::min(const Dims& dims, bool keep) const { return halftone::min(*this, dims, keep); }
+Tensor Tensor::prod(const Dims& dims, bool keep) const { return halftone::prod(*this, dims, keep); }
+Tensor Tensor::norm(const Dims& dims, bool keep) const { return halftone::norm(*this, dims, keep); }
+Tensor Tensor::any(const Dims& dims, bool keep) const { return halftone::any(*this, dims, keep); }
+Tensor Tensor::all(const Dims& dims, bool keep) const { return halftone::all(*this, dims, keep); }
+Tensor Tensor::argmax(std::optional<int> dim, bool keep) const {
+  return halftone::argmax(*this, dim, keep);
+}
+Tensor Tensor::argmin(std::optional<int> dim, bool keep) const {
+  return halftone::argmin(*this, dim, keep);
+}
+Tensor Tensor::softmax(int dim) const { return halftone::softmax(*this, dim); }
+Tensor Tensor::abs() const { return halftone::abs(*this); }
+Tensor Tensor::exp() const { return halftone::exp(*this); }
+Tensor Tensor::log() const { return halftone::log(*this); }
+Tensor Tensor::sqrt() const { return halftone::sqrt(*this); }
+Tensor Tensor::pow(Number exponent) const { return halftone::pow(*this, exponent); }
+Tensor Tensor::clamp(std::optional<Number> low, std::optional<Number> high) const {
+  return halftone::clamp(*this, low, high);
+}
+Tensor Tensor::matmul(const Tensor& other) const { return halftone::matmul(*this, other); }
+Tensor Tensor::operator[](int64_t i) const { return select(*this, 0, i); }
+Tensor Tensor::reshape(const Shape& shape) const { return halftone::reshape(*this, shape); }
+Tensor Tensor::permute(const Dims& order) const { return halftone::permute(*this, order); }
+Tensor Tensor::expand(const Shape& shape) const { return halftone::expand(*this, shape); }
+Tensor Tensor::transpose(int a, int b) const { return halftone::transpose(*this, a, b); }
+Tensor Tensor::flatten(int start, int end) const { return halftone::flatten(*this, start, end); }
+Tensor Tensor::squeeze() const { return halftone::squeeze(*this); }
+Tensor Tensor::squeeze(int dim) const { return halftone::squeeze(*this, dim); }
+Tensor Tensor::unsqueeze(int dim) const { return halftone::unsqueeze(*this, dim); }
+Tensor Tensor::contiguous() const { return halftone::contiguous(*this); }
 
 }  // namespace halftone

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <utility>
 
-#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/factory.h>
 
 namespace halftone {

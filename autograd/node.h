@@ -19,7 +19,7 @@ struct Node;
 class OpTap;
 
 /// Receives the gradient of a tensor; returns a replacement, or an undefined tensor for no change
-/// (autograd/gradient_hooks.h).
+/// (autograd/engine.h).
 using GradientHook = std::function<Tensor(const Tensor& gradient)>;
 /// In the order of registration, each with the number that removes it.
 using GradientHooks = std::vector<std::pair<uint64_t, GradientHook>>;
@@ -31,7 +31,7 @@ struct AutogradMeta {
   std::shared_ptr<Node> creator{};  // null for leaves
   GradientHooks hooks{};            // for a leaf; hooks of other tensors are in their node
   /// The version of grad's storage at the end of the last pass of a scaled loss
-  /// (autograd/scaled_gradients.h).
+  /// (autograd/slots.h).
   std::optional<uint64_t> scaled_version{};
   bool unclaimed = false;     // a parameter of a layer that no describe() has named yet
   bool in_optimizer = false;  // an optimizer of optim/ has received it

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/autograd/saved_tensors.h>
+#include <halftone/autograd/engine.h>
 
 namespace halftone {
 

@@ -154,7 +154,7 @@ int normalize_dim(std::string_view op, int64_t dim, int rank) {
 }
 
 // Metadata and host access of Tensor. The autograd verbs are defined in
-// autograd/tensor_autograd.cpp.
+// autograd/engine.cpp.
 
 void Tensor::fail_undefined(const char* asked) {
   fail<UsageError>(running_operation(asked), "a tensor is undefined, it has no ", asked,

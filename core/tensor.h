@@ -181,12 +181,12 @@ class Tensor {
   Tensor view_as(const Shape& shape, const Strides& strides, int64_t offset) const;
   /// Returns a copy on another device (the same handle if it is already there). Not recorded.
   Tensor to(Device device) const;
-  /// Returns cast(x, dtype), a recorded operation. Defined in autograd/tensor_autograd.cpp.
+  /// Returns cast(x, dtype), a recorded operation. Defined in autograd/engine.cpp.
   Tensor to(DType dtype) const;
   /// Returns a dense copy of the data in the same dimension order. Not recorded.
   Tensor clone() const;
 
-  // --- autograd (defined in autograd/tensor_autograd.cpp)
+  // --- autograd (defined in autograd/engine.cpp)
   bool requires_grad() const;
   /// Makes backward compute a gradient for this leaf. Throws UsageError for tensors computed by
   /// operations and for integers.
@@ -205,7 +205,7 @@ class Tensor {
   Tensor detach() const { return Tensor(body_); }
 
   // --- operations: x.sum({1}) is sum(x, {1}), recorded in the same way. The functions of the same
-  // names in autograd/ops.h are documented there. Defined in autograd/tensor_members.cpp.
+  // names in autograd/ops.h are documented there. Defined in autograd/engine.cpp.
   Tensor sum(const Dims& dims = {}, bool keep = false) const;
   Tensor mean(const Dims& dims = {}, bool keep = false) const;
   Tensor var(const Dims& dims = {}, double correction = 1, bool keep = false) const;

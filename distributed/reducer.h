@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <halftone/autograd/gradient_listener.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
 #include <halftone/distributed/options.h>
 #include <halftone/distributed/shards.h>

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include <halftone/autograd/statistics_sink.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
 
 namespace halftone::distributed {

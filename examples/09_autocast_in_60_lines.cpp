@@ -21,7 +21,7 @@ struct Checks {
   bool version = true, recorded = true;
 };
 
-/// Autocast: autograd asks the caster in its slot about each operation (autograd/input_caster.h).
+/// Autocast: autograd asks the caster in its slot about each operation (autograd/slots.h).
 class Autocast final : public ht::InputCaster {
  public:
   explicit Autocast(ht::DType dtype, Checks checks = {}) : dtype_(dtype), checks_(checks) {}

@@ -2,7 +2,7 @@
 // running statistics.
 #include <halftone/nn/norm.h>
 
-#include <halftone/autograd/statistics_sink.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/nn/arguments.h>

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/autograd/ops/operators.h>
+#include <halftone/autograd/ops/elementwise.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 

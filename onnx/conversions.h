@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <halftone/autograd/apply.h>
-#include <halftone/autograd/members.h>
 #include <halftone/onnx/graph.h>
 
 namespace halftone::onnx {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include <halftone/autograd/ops/quantize.h>
+#include <halftone/autograd/ops/cast.h>
 #include <halftone/onnx/conversions.h>
 #include <halftone/policy/session/session.h>
 

@@ -1,5 +1,5 @@
 // Records the operations of a forward pass, in their order. A caster in the slot of
-// autograd/input_caster.h sees each operation after its casts, and a tap around it sees its inputs,
+// autograd/slots.h sees each operation after its casts, and a tap around it sees its inputs,
 // its attributes and its result. Nothing outside of this folder knows of it.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/amp/autocast.h>
-#include <halftone/autograd/op_tap.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/policy/rules/site.h>
 
 namespace halftone::onnx {

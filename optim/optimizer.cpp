@@ -1,7 +1,7 @@
 // The common part of every optimizer: gradients, computed from the groups.
 #include <halftone/optim/optimizer.h>
 
-#include <halftone/autograd/scaled_gradients.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/optim/gradient_lists.h>

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/random.h>
 #include <halftone/nn/buffer_copies.h>
 

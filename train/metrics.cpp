@@ -9,8 +9,8 @@
 #include <utility>
 
 #include <halftone/amp/autocast.h>
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/math.h>
 
 namespace halftone::train {

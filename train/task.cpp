@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/error.h>
 
 namespace halftone::train {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/autograd/scaled_gradients.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/optim/gradient_lists.h>
 
 namespace halftone::amp {

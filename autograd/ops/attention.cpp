@@ -3,8 +3,6 @@
 
 #include <cmath>
 
-#include <halftone/autograd/ops/layers/attention.h>
-#include <halftone/autograd/ops/layers/dropout.h>
 #include <halftone/autograd/ops/matmul.h>
 
 namespace halftone {

@@ -1,10 +1,16 @@
-// Softmax and its logarithm along one dimension, and the log of the sum of exponentials. Computed
-// in f32 or wider with the row maximum subtracted, so no input overflows.
+// Softmax, dropout, and the attention that is made of both.
 #pragma once
 
+#include <optional>
+
+#include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/ops/reduce.h>
+#include <halftone/autograd/ops/shape.h>
 
 namespace halftone {
+
+// Softmax and its logarithm along one dimension, and the log of the sum of exponentials. Computed
+// in f32 or wider with the row maximum subtracted, so no input overflows.
 
 /// y_i = exp(x_i) / sum_j exp(x_j) along the last dimension;  dx = y (dy - sum(y dy)).
 struct Softmax {
@@ -92,5 +98,91 @@ inline Tensor logsumexp(const Tensor& x, const Dims& dims, bool keep = false) {
 inline Tensor logsumexp(const Tensor& x, int dim, bool keep = false) {
   return logsumexp(x, Dims{dim}, keep);
 }
+
+// dropout: zeroes elements at random and scales the rest (Srivastava et al. 2014). The mask is not
+// stored: the counter-based generator makes it again in backward from the same key.
+
+struct Dropout {
+  static constexpr OpInfo info{"dropout", CastClass::as_is, cast_reason::rounds_once};
+  double p;
+  RandomKey key;
+  Strides order{};  // the mask runs in x's memory order
+
+  Tensor masked(const Tensor& x) const {
+    Tensor y = empty_like(x);
+    backend_for(x).dropout(x, p, key, y);
+    return y;
+  }
+  Tensor forward(const Tensor& x) {
+    check::floating("dropout", x);
+    order = strides_in_order_of(x.shape(), x.strides());
+    return masked(views::with_strides(x, order));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    return {masked(views::with_strides(dy, order))};
+  }
+};
+
+/// As torch.nn.functional.dropout; draws from the default generator.
+inline Tensor dropout(const Tensor& x, double p, bool training = true) {
+  check::defined("dropout", "the input", x);
+  if (!(p >= 0 && p <= 1)) fail<UsageError>("dropout", "p is ", p, ". It must be on [0, 1].");
+  if (!training || p == 0) return x;
+  return apply(Dropout{.p = p, .key = default_generator().reserve(uint64_t(x.numel()))}, x);
+}
+
+// Scaled dot-product attention (Vaswani et al. 2017): y = softmax(scale q k^T + mask) v. It is one
+// operation, so that no backend ever stores the weights, [l, s] per head: backward recomputes them
+// from their logarithmic sums (Dao et al. 2022). Under autocast the products are low precision, the
+// softmax inside stays f32.
+
+struct AttentionOptions {
+  /// Broadcasts to [..., l, s]: bool, true if a query sees a key, or floating, added to the scaled
+  /// products.
+  Tensor mask{};
+  double dropout = 0;  // probability for weights; no training flag, as in PyTorch
+  bool causal = false;
+  std::optional<double> scale{};  // absent: 1 / sqrt(e)
+  /// k and v may have fewer heads than q, a divisor of their number: neighbors share one. As
+  /// PyTorch's; nothing is repeated in memory (Ainslie et al. 2023).
+  bool enable_gqa = false;
+};
+
+/// q: [n, heads, l, e]; k: [n, key heads, s, e]; v: [n, key heads, s, ev]; mask: [n, heads, l, s]
+/// or undefined. y: [n, heads, l, ev], its dimensions in q's order in memory.
+struct Attention {
+  static constexpr OpInfo info{"scaled_dot_product_attention",
+                               CastClass::low_precision,
+                               cast_reason::products,
+                               {.sums = sums_over_last}};
+  AttentionSettings settings;
+  Tensor q{}, k{}, v{}, mask{}, y{}, log_sum_exp{};
+
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& m);
+  std::array<Tensor, 4> backward(const Tensor& dy) const;
+};
+
+/// The same for self-attention, from one tensor qkv [n, l, 3 heads e], the output of one linear
+/// layer: queries, then keys, then values, each with its heads next to each other. y: [n, l, heads
+/// e]. Its gradient is one tensor as well.
+struct PackedAttention {
+  static constexpr OpInfo info = Attention::info;
+  int64_t heads;
+  AttentionSettings settings;
+  Attention inner{};
+  Tensor qkv{};
+
+  Tensor forward(const Tensor& x, const Tensor& mask);
+  std::array<Tensor, 2> backward(const Tensor& dy) const;
+};
+
+/// As torch.nn.functional.scaled_dot_product_attention, in memory linear in l and s. Ranks 2 to 4;
+/// leading dimensions must agree. A mask that requires a gradient gets one, by separate operations
+/// that do store the weights.
+Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const AttentionOptions& options = {});
+/// Returns the attention of each position to the others of its row. qkv: [n, l, 3 width], width
+/// divisible by heads; the result: [n, l, width].
+Tensor self_attention(const Tensor& qkv, int64_t heads, const AttentionOptions& options = {});
 
 }  // namespace halftone

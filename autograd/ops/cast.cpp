@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include <halftone/autograd/ops/quantize.h>
 #include <halftone/core/error.h>
 
 namespace halftone {

@@ -1,11 +1,82 @@
-// cast: the change of dtype, as an operation of its own. Mixed precision is made of recorded casts:
-// the gradient of a cast is the cast back, so gradients arrive in the dtype of the tensor they
-// belong to.
+// The change of dtype and the rounding to a grid, as operations of their own; and the checks of every operation's inputs.
 #pragma once
 
 #include <halftone/autograd/apply.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/formats/quantizer.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone::check {
+
+// Checks of the inputs of operations, with their error messages.
+
+inline void defined(std::string_view op, std::string_view what, const Tensor& x) {
+  if (!x.defined()) fail<UsageError>(op, what, " is undefined. Pass a tensor.");
+}
+
+inline void floating(std::string_view op, const Tensor& x) {
+  defined(op, "an input", x);
+  if (!is_floating(x.dtype()) || size_of(x.dtype()) == 1)
+    fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", described(x), ". Cast it first.");
+}
+
+inline void same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype())
+    fail<DTypeError>(op, "dtypes differ: ", described(a), " and ", described(b),
+                     ". Cast one of them, or run under autocast.");
+}
+
+inline void rank(std::string_view op, std::string_view what, const Tensor& x, int wanted) {
+  defined(op, what, x);
+  if (x.rank() != wanted)
+    fail<ShapeError>(op, what, " is ", described(x), ", of rank ", x.rank(), ". It must have rank ",
+                     wanted, ".");
+}
+
+/// Checks an input of operations that also compute with integers.
+inline void numbers(std::string_view op, const Tensor& x) {
+  defined(op, "an input", x);
+  if (x.dtype() == boolean || (is_floating(x.dtype()) && size_of(x.dtype()) == 1))
+    fail<DTypeError>(op, "needs integers, f64, f32, f16 or bf16, got ", described(x),
+                     ". Cast it first.");
+}
+/// The same, and allows bool.
+inline void numbers_or_bool(std::string_view op, const Tensor& x) {
+  defined(op, "an input", x);
+  if (x.dtype() != boolean) numbers(op, x);
+}
+
+/// Checks indices and targets; kernels take them as i64: see index.h.
+inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
+  defined(op, what, x);
+  if (x.dtype() != i64 && x.dtype() != i32)
+    fail<DTypeError>(op, what, " must be i64 or i32, got ", described(x), ". Cast it first.");
+}
+
+/// Checks that a tensor is on the input's device, for tensors not passed through `apply`, which
+/// checks devices.
+inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what,
+                         const Tensor& x) {
+  if (x.defined() && x.device() != input.device())
+    fail<DeviceError>(op, "the input is on ", input.device(), ", ", what, " on ", x.device(),
+                      ". Move them to one device with to().");
+}
+
+/// Checks a per-channel vector (weight, bias, running statistics): undefined, or floating [size].
+inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
+  if (!x.defined()) return;
+  floating(op, x);
+  if (x.rank() != 1 || x.shape()[0] != size)
+    fail<ShapeError>(op, what, " is ", described(x), " for ", size, " channels. It must be [", size,
+                     "].");
+}
+
+}  // namespace halftone::check
+
+// cast: the change of dtype, as an operation of its own. Mixed precision is made of recorded casts:
+// the gradient of a cast is the cast back, so gradients arrive in the dtype of the tensor they
+// belong to.
 
 namespace halftone {
 
@@ -39,5 +110,27 @@ inline Tensor cast(const Tensor& x, DType dtype) {
   if (!x.defined()) fail<UsageError>("cast", "the input is undefined. Pass a tensor.");
   return x.dtype() == dtype ? x : apply(Cast{.to = dtype}, x);
 }
+
+// quantize: rounds values to the grid of a short format, with its scales, as a tensor core with
+// that format would see them; the dtype stays. The gradient is that of the identity, even if a
+// value saturated: the straight-through estimator (Bengio et al. 2013).
+
+struct Quantize {
+  static constexpr OpInfo info{"quantize", CastClass::as_is, "rounds by a grid of its own"};
+  Quantizer quantizer;
+  RandomKey key{};
+
+  Tensor forward(const Tensor& x);
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
+};
+
+/// Returns x on the quantizer's grid. Blocks and rotations run along the last dimension, the
+/// columns. f64 is computed in f32. Stochastic rounding draws from the default generator. Throws
+/// UsageError if the dtype does not hold the results exactly, for scaling from a history, which
+/// needs an owner of that history, and if rotations do not divide the columns.
+///   Tensor y = quantize(x, *quantizer_named("mxfp4"));
+Tensor quantize(const Tensor& x, const Quantizer& quantizer);
+/// The same by name: a format's, or that of a ready-made quantizer. quantize(x, "e4m3").
+Tensor quantize(const Tensor& x, std::string_view quantizer);
 
 }  // namespace halftone

@@ -1,11 +1,15 @@
-// Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a
-// model converts its input, and later layers keep that order. Weights are laid out as PyTorch's;
-// autocast's copies of them on the CPU are channels-last as well.
+// Operations on images, [n, c, h, w] in NHWC memory: convolutions, pooling, resizing.
 #pragma once
+
+#include <optional>
 
 #include <halftone/autograd/ops/norm.h>
 
 namespace halftone {
+
+// Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a
+// model converts its input, and later layers keep that order. Weights are laid out as PyTorch's;
+// autocast's copies of them on the CPU are channels-last as well.
 
 /// Height and width; one number sets both.
 struct Pair {
@@ -134,5 +138,144 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         const ConvTranspose2dOptions& options = {});
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose1dOptions& options = {});
+
+// Pooling over windows of an image, [n, c, h, w] in NHWC memory.
+
+struct PoolOptions {
+  Pair kernel = 2;
+  std::optional<Pair> stride{};  // the kernel's size if absent
+  Pair padding = 0;
+  bool count_include_pad = true;  // for avg_pool2d
+  Pair dilation = 1;              // for max_pool2d
+  /// Adds a window for the rest after the last whole window, if it begins inside the image or the
+  /// padding before it.
+  bool ceil_mode = false;
+};
+
+namespace detail {
+PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options);
+/// Checks x and returns the output's shape.
+Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g,
+                   bool ceil_mode = false);
+}  // namespace detail
+
+/// The largest element of each window; saves its position in the window, in one byte if windows are
+/// small.
+struct MaxPool2d {
+  static constexpr OpInfo info{"max_pool2d", CastClass::as_is, cast_reason::chooses};
+  PoolGeometry geometry;
+  bool ceil_mode = false;
+  Tensor argmax{};
+  Shape shape{};
+
+  Tensor forward(const Tensor& x) {
+    const Shape pooled = detail::pooled_shape("max_pool2d", x, geometry, ceil_mode);
+    Tensor y = empty_channels_last(pooled, x.dtype(), x.device());
+    const bool small = geometry.kernel[0] * geometry.kernel[1] <= 256;
+    argmax = empty_channels_last(y.shape(), small ? u8 : i32, x.device());
+    shape = x.shape();
+    backend_for(x).max_pool(views::channels_last(x), geometry, y, argmax);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
+    backend_for(dy).max_pool_backward(views::channels_last(dy), argmax, geometry, dx);
+    return {dx};
+  }
+};
+
+/// The mean of each window.
+struct AvgPool2d {
+  static constexpr OpInfo info{"avg_pool2d", CastClass::as_is, cast_reason::a_mean};
+  PoolGeometry geometry;
+  bool ceil_mode = false;
+  Shape shape{};  // of the image, with its border if that is explicit
+  Pair border{};
+
+  Tensor forward(const Tensor& in);
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
+    backend_for(dy).avg_pool_backward(views::channels_last(dy), geometry, dx);
+    const auto inner = [&](const Tensor& x, int d, int64_t cut) {
+      return cut == 0 ? x : views::slice(x, d, cut, x.shape()[d] - 2 * cut);
+    };
+    return {inner(inner(dx, 2, border.height), 3, border.width)};
+  }
+};
+
+/// The mean of windows chosen so that the output has a given size.
+struct AdaptiveAvgPool2d {
+  static constexpr OpInfo info{"adaptive_avg_pool2d", CastClass::as_is, cast_reason::a_mean};
+  Pair output;
+  Shape shape{};
+
+  Tensor forward(const Tensor& x);
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
+    backend_for(dy).adaptive_avg_pool_backward(views::channels_last(dy), dx);
+    return {dx};
+  }
+};
+
+/// As torch.nn.functional's functions of these names; x may lack the batch dimension. The functions
+/// of rows, [n, c, length], read the widths of their options.
+Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
+Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
+Tensor max_pool1d(const Tensor& x, const PoolOptions& options);
+Tensor avg_pool1d(const Tensor& x, const PoolOptions& options);
+Tensor adaptive_avg_pool2d(const Tensor& x, Pair output);
+/// If several elements of a window are the largest, the first gets the gradient.
+Tensor adaptive_max_pool2d(const Tensor& x, Pair output);
+
+// Resizing of images, [n, c, h, w] in NHWC memory.
+
+/// Factors for height and width; one number sets both.
+struct Factors {
+  double height = 1, width = 1;
+  constexpr Factors() = default;
+  constexpr Factors(double both) : height(both), width(both) {}
+  constexpr Factors(double h, double w) : height(h), width(w) {}
+  std::array<double, 2> array() const { return {height, width}; }
+};
+
+struct InterpolateOptions {
+  // set exactly one of these two
+  std::optional<Pair> size{};
+  std::optional<Factors> scale_factor{};
+  Interpolation mode = Interpolation::nearest;
+  bool align_corners = false;  // for bilinear only
+};
+
+/// Each output pixel is the input pixel at its position (nearest), or the mean of the four around
+/// it, weighted by their distances (bilinear).
+struct Interpolate {
+  static constexpr OpInfo info{"interpolate", CastClass::full_precision,
+                               "weights of neighbors add up to 1 only to the last place"};
+  InterpolateOptions options;
+  bool f32_result = false;
+  InterpolationGeometry geometry{};
+  Shape shape{};
+  DType from{};
+
+  Tensor forward(const Tensor& x);
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, from, dy.device());
+    backend_for(dy).interpolate_backward(views::channels_last(dy), geometry, dx);
+    return {dx};
+  }
+};
+
+/// Resizes images, as torch.nn.functional.interpolate, or rows [n, c, length] (bilinear is then its
+/// "linear", and the widths of size and scale_factor count). Coordinates are PyTorch's: with a
+/// scale factor they follow the factor, not the rounded size. Throws UsageError unless exactly one
+/// of size and scale_factor is given.
+inline Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
+  check::defined("interpolate", "x", x);
+  if (x.rank() != 3) return apply(Interpolate{.options = options}, x);
+  InterpolateOptions flat = options;
+  if (flat.size) flat.size->height = 1;
+  if (flat.scale_factor) flat.scale_factor->height = 1;
+  return squeeze(apply(Interpolate{.options = flat}, unsqueeze(x, 2)), 2);
+}
 
 }  // namespace halftone

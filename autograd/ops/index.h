@@ -1,10 +1,13 @@
-// Picks elements by indices along one dimension, and the adjoint. Indices are i64 or i32; one out
-// of range is an error, at once on the CPU and at the next wait on a GPU.
+// Elements by index and in order: gather, scatter, sort, embeddings.
 #pragma once
 
-#include <halftone/autograd/ops/operators.h>
+#include <halftone/autograd/ops/elementwise.h>
+#include <halftone/autograd/ops/reduce.h>
 
 namespace halftone {
+
+// Picks elements by indices along one dimension, and the adjoint. Indices are i64 or i32; one out
+// of range is an error, at once on the CPU and at the next wait on a GPU.
 
 namespace detail {
 /// Returns indices as kernels take them.
@@ -100,5 +103,106 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value);
 /// Returns i64 [.., classes], 1 at the index and 0 elsewhere. classes -1: the largest index + 1,
 /// which the host reads. As torch.nn.functional.one_hot.
 Tensor one_hot(const Tensor& index, int64_t classes = -1);
+
+// Sorting. It sorts the positions, i64; values follow by gather(), which also gives their gradient.
+
+/// The positions of the elements of the last dimension in sorted order; equal elements keep their
+/// order, NaN is largest.
+struct ArgSort {
+  static constexpr OpInfo info{"argsort", CastClass::as_is, cast_reason::chooses};
+  bool descending;
+
+  Tensor forward(const Tensor& x) {
+    check::numbers_or_bool("argsort", x);
+    Tensor index = empty(x.shape(), i64, x.device());
+    backend_for(x).argsort(views::contiguous(x), descending, index);
+    return index;
+  }
+};
+
+/// As torch.argsort with stable=True.
+inline Tensor argsort(const Tensor& x, int dim = -1, bool descending = false) {
+  return detail::along_dim(ArgSort{descending}, x, dim);
+}
+
+struct Sorted {
+  Tensor values, indices;
+};
+/// As torch.sort with stable=True: equal elements keep their order, NaN counts as largest.
+inline Sorted sort(const Tensor& x, int dim = -1, bool descending = false) {
+  check::defined("sort", "the input", x);
+  const Tensor indices = argsort(x, dim, descending);
+  return {gather(x, dim, indices), indices};
+}
+/// Returns the k largest (or smallest) in order, the first of equals first. As torch.topk.
+inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true) {
+  check::defined("topk", "the input", x);
+  const int d = normalize_dim("topk", dim, x.rank());
+  const int64_t size = x.rank() == 0 ? 1 : x.shape()[d];
+  if (k < 0 || k > size)
+    fail<UsageError>("topk", "k is ", k, " for ", size, " elements. Use 0 to ", size, ".");
+  const Tensor all = argsort(x, d, largest);
+  if (x.rank() == 0) return {x, all};
+  const Tensor indices = slice(all, d, 0, k);
+  return {gather(x, d, indices), indices};
+}
+
+/// Return the largest (smallest) along a dimension and its position: the first of equals; NaN wins.
+/// The gradient goes to that element. As torch.max(x, dim), torch.min(x, dim).
+Sorted max_with_indices(const Tensor& x, int dim, bool keep = false);
+Sorted min_with_indices(const Tensor& x, int dim, bool keep = false);
+/// Returns the lower median along `dim` and its position; NaN if there is one. As torch.median.
+Sorted median(const Tensor& x, int dim, bool keep = false);
+/// Returns the median of all elements; elements equal to it share the gradient.
+Tensor median(const Tensor& x);
+/// Returns quantiles of f32 or f64, interpolated between elements; NaN if there is one. Without a
+/// dimension, over all elements. Several quantiles add a first dimension. As torch.quantile.
+Tensor quantile(const Tensor& x, double q, std::optional<int> dim = {}, bool keep = false);
+Tensor quantile(const Tensor& x, const std::vector<double>& q, std::optional<int> dim = {},
+                bool keep = false);
+
+struct Unique {
+  Tensor values;   // in ascending order, each NaN separately
+  Tensor inverse;  // i64, of x's shape: the position of each element in values
+  Tensor counts;   // i64: the count of each value in x
+};
+/// Returns the distinct elements of x. Waits for the GPU. As torch.unique with all three results.
+Unique unique(const Tensor& x);
+
+// embedding: rows of a table by index; the gradient scatters back into the table.
+
+/// y[i.., :] = table[indices[i..], :]. Index `padding_index`, if not negative, gives no gradient.
+struct Embedding {
+  static constexpr OpInfo info{"embedding", CastClass::as_is, cast_reason::moves};
+  int64_t padding_index;
+  Tensor indices{};
+  Shape table_shape{};
+
+  Tensor forward(const Tensor& table, const Tensor& which) {
+    check::rank("embedding", "the table", table, 2);
+    check::floating("embedding", table);
+    indices = views::contiguous(detail::wide_indices("embedding", "indices", which));
+    table_shape = table.shape();
+    Shape shape = which.shape();
+    shape.push_back(table.shape()[1]);
+    Tensor y = empty(shape, table.dtype(), table.device());
+    Tensor rows = detail::as_shape(y, {indices.numel(), table.shape()[1]});
+    backend_for(table).gather_rows(views::contiguous(table),
+                                   detail::as_shape(indices, {indices.numel()}), rows);
+    return y;
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const {
+    Tensor dtable = empty(table_shape, dy.dtype(), dy.device());
+    const Tensor rows = detail::as_shape(views::contiguous(dy), {indices.numel(), table_shape[1]});
+    backend_for(dy).scatter_add_rows(rows, detail::as_shape(indices, {indices.numel()}),
+                                     padding_index, dtable);
+    return {dtable, Tensor{}};
+  }
+};
+
+/// As torch.nn.functional.embedding(indices, table, padding_idx).
+inline Tensor embedding(const Tensor& indices, const Tensor& table, int64_t padding_index = -1) {
+  return apply(Embedding{.padding_index = padding_index}, table, indices);
+}
 
 }  // namespace halftone

@@ -1,5 +1,5 @@
 // lerp, glu and nan_to_num.
-#include <halftone/autograd/ops/mixing.h>
+#include <halftone/autograd/ops/logical.h>
 
 namespace halftone {
 

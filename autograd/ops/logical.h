@@ -1,11 +1,14 @@
-// Tests whose result is bool. Everything but 0 is true, also NaN.
+// Operations on truth values and integers, and functions that take a number in place of a tensor.
 #pragma once
 
 #include <limits>
 
+#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/reduce.h>
 
 namespace halftone {
+
+// Tests whose result is bool. Everything but 0 is true, also NaN.
 
 namespace detail {
 inline Tensor as_bool(std::string_view op, const Tensor& x) {
@@ -84,5 +87,141 @@ inline Tensor isinf(const Tensor& x) {
   if (!is_floating(x.dtype())) return zeros(x.shape(), boolean, x.device());
   return abs(x) == std::numeric_limits<double>::infinity();
 }
+
+// Division that rounds down. For integers a divisor of 0 is an error on the CPU. On a GPU, where
+// the check would make the host wait, the result is 0.
+
+namespace detail {
+inline void refuse_zero_divisors(std::string_view op, const Tensor& a, const Tensor& b) {
+  check::defined(op, "an input", a);
+  check::defined(op, "an input", b);
+  const bool seen = b.device().kind == DeviceKind::cpu && a.numel() > 0;
+  if (seen && !is_floating(a.dtype()) && !is_floating(b.dtype()) && any(b == 0).item() != 0)
+    fail<UsageError>(op, "a divisor is 0. Integers need another one; cast to f32 for infinities.");
+}
+}  // namespace detail
+
+/// Returns floor(a / b). As torch.floor_divide, Python's //; the gradient is 0.
+inline Tensor floor_divide(const Tensor& a, const Tensor& b) {
+  detail::refuse_zero_divisors("floor_divide", a, b);
+  return binary(formula::FloorDivide{}, a, b);
+}
+inline Tensor floor_divide(const Tensor& a, Number b) {
+  return detail::with_number("floor_divide", a, b,
+                             [](const Tensor& x, const Tensor& y) { return floor_divide(x, y); });
+}
+/// Returns a - b floor(a / b), with b's sign. As torch.remainder, Python's %.
+inline Tensor remainder(const Tensor& a, const Tensor& b) {
+  detail::refuse_zero_divisors("remainder", a, b);
+  return binary(formula::Remainder{}, a, b);
+}
+inline Tensor remainder(const Tensor& a, Number b) {
+  return detail::with_number("remainder", a, b,
+                             [](const Tensor& x, const Tensor& y) { return remainder(x, y); });
+}
+inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
+inline Tensor operator%(const Tensor& a, Number b) { return remainder(a, b); }
+
+// The same operations in the forms that PyTorch users write: with a dtype, one dimension as a
+// number, sizes one by one.
+
+// With a dtype, x is cast to it before the reduction, and the result has it. As PyTorch's dtype=.
+inline Tensor sum(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
+  return cast(sum(cast(x, dtype), dims, keep), dtype);
+}
+inline Tensor sum(const Tensor& x, DType dtype) { return sum(x, {}, false, dtype); }
+inline Tensor mean(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
+  return cast(mean(cast(x, dtype), dims, keep), dtype);
+}
+inline Tensor mean(const Tensor& x, DType dtype) { return mean(x, {}, false, dtype); }
+inline Tensor prod(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
+  return cast(prod(cast(x, dtype), dims, keep), dtype);
+}
+inline Tensor prod(const Tensor& x, DType dtype) { return prod(x, {}, false, dtype); }
+inline Tensor cumsum(const Tensor& x, int dim, DType dtype) {
+  return cast(cumsum(cast(x, dtype), dim), dtype);
+}
+inline Tensor cumprod(const Tensor& x, int dim, DType dtype) {
+  return cast(cumprod(cast(x, dtype), dim), dtype);
+}
+inline Tensor softmax(const Tensor& x, int dim, DType dtype) {
+  return cast(softmax(cast(x, dtype), dim), dtype);
+}
+inline Tensor log_softmax(const Tensor& x, int dim, DType dtype) {
+  return cast(log_softmax(cast(x, dtype), dim), dtype);
+}
+
+/// A whole number that is not a bool: in sum(x, true) the dimension would be unclear.
+template <class T>
+concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
+
+template <WholeNumber T> Tensor sum(const Tensor& x, T dim, bool keep = false) {
+  return sum(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor sum(const Tensor& x, T dim, bool keep, DType dtype) {
+  return sum(x, Dims{int64_t(dim)}, keep, dtype);
+}
+template <WholeNumber T> Tensor mean(const Tensor& x, T dim, bool keep = false) {
+  return mean(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor mean(const Tensor& x, T dim, bool keep, DType dtype) {
+  return mean(x, Dims{int64_t(dim)}, keep, dtype);
+}
+template <WholeNumber T>
+Tensor var(const Tensor& x, T dim, double correction = 1, bool keep = false) {
+  return var(x, Dims{int64_t(dim)}, correction, keep);
+}
+template <WholeNumber T>
+Tensor std(const Tensor& x, T dim, double correction = 1, bool keep = false) {
+  return std(x, Dims{int64_t(dim)}, correction, keep);
+}
+template <WholeNumber T> Tensor max(const Tensor& x, T dim, bool keep = false) {
+  return max(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor min(const Tensor& x, T dim, bool keep = false) {
+  return min(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor prod(const Tensor& x, T dim, bool keep = false) {
+  return prod(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor prod(const Tensor& x, T dim, bool keep, DType dtype) {
+  return prod(x, Dims{int64_t(dim)}, keep, dtype);
+}
+template <WholeNumber T> Tensor norm(const Tensor& x, T dim, bool keep = false) {
+  return norm(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor any(const Tensor& x, T dim, bool keep = false) {
+  return any(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor all(const Tensor& x, T dim, bool keep = false) {
+  return all(x, Dims{int64_t(dim)}, keep);
+}
+
+/// reshape(x, 2, -1), permute(x, 1, 0), expand(x, 4, -1)
+template <WholeNumber... T>
+requires(sizeof...(T) > 0) Tensor reshape(const Tensor& x, T... sizes) {
+  return reshape(x, Shape{int64_t(sizes)...});
+}
+template <WholeNumber... T>
+requires(sizeof...(T) > 0) Tensor permute(const Tensor& x, T... dims) {
+  return permute(x, Dims{int64_t(dims)...});
+}
+template <WholeNumber... T>
+requires(sizeof...(T) > 0) Tensor expand(const Tensor& x, T... sizes) {
+  return expand(x, Shape{int64_t(sizes)...});
+}
+
+// Elementwise functions composed of others: lerp, glu, nan_to_num.
+
+/// Returns a + weight (b - a), computed from the nearer end, as torch.lerp; short floats are mixed
+/// in f32 and rounded once.
+Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
+Tensor lerp(const Tensor& a, const Tensor& b, double weight);
+/// Returns a dimension's first half times the sigmoid of the second. As torch.nn.functional.glu.
+Tensor glu(const Tensor& x, int dim = -1);
+/// Replaces NaN and the infinities; absent values: the largest and the smallest of the dtype.
+/// Replaced elements have no gradient. As torch.nan_to_num.
+Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> posinf = {},
+                  std::optional<double> neginf = {});
 
 }  // namespace halftone

@@ -88,7 +88,7 @@ struct NllLoss {
 };
 
 namespace detail {
-/// cross_entropy() with probabilities as targets, of the logits' shape: soft_targets.cpp
+/// cross_entropy() with probabilities as targets, of the logits' shape: loss.cpp
 Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
                           const CrossEntropyOptions& options);
 }  // namespace detail

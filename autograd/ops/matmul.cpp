@@ -2,6 +2,10 @@
 #include <halftone/autograd/ops/matmul.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+
+#include <halftone/autograd/ops/shape.h>
 
 namespace halftone {
 
@@ -113,6 +117,197 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     return reshape(apply(Matmul{}, reshape(a, {rows_of(a.shape()), k}), b), shape);
   }
   return apply(Matmul{}, a, b);
+}
+
+// einsum by batched matrix products of two operands each. In such a product every letter is of one
+// of four kinds,
+//   batch (both operands and the result), a's, b's (one operand and the result), summed (both).
+// Letters that occur in one operand only, and not in the result, are summed first. "..." is parsed
+// into the letters '0', '1', ..., '0' for the last dimension.
+
+namespace {
+
+bool has(const std::string& letters, char letter) {
+  return letters.find(letter) != std::string::npos;
+}
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+int times(char letter, const std::string& in) { return int(std::ranges::count(in, letter)); }
+
+struct Equation {
+  std::vector<std::string> operands;
+  std::string result;
+};
+
+[[noreturn]] void refuse(std::string_view equation, std::string_view why) {
+  fail<UsageError>("einsum", "\"", equation, "\": ", why,
+                   ". Write it as \"ij,jk->ik\", a letter per dimension.");
+}
+
+/// Returns the letters of an operand or the result; its "..." becomes `unnamed` dimensions.
+std::string spelled(std::string_view equation, const std::string& part, int unnamed) {
+  std::string dots, letters = part;
+  for (int i = unnamed - 1; i >= 0; --i) dots += char('0' + i);
+  if (const std::size_t at = part.find("..."); at != std::string::npos) letters.replace(at, 3, "");
+  if (!std::ranges::all_of(letters, is_letter))
+    refuse(equation, "it has a character that is not a letter");
+  if (const std::size_t at = part.find("..."); at != std::string::npos) letters.insert(at, dots);
+  return letters;
+}
+
+Equation parsed(std::string_view equation, const std::vector<Tensor>& operands) {
+  std::string text(equation);
+  std::erase(text, ' ');
+  const std::size_t arrow = text.find("->");
+  std::string left = text.substr(0, arrow) + ',';
+  Equation e;
+  int most_unnamed = 0;
+  for (std::size_t comma; (comma = left.find(',')) != std::string::npos; left.erase(0, comma + 1)) {
+    const std::string part = left.substr(0, comma);
+    const std::size_t place = e.operands.size();
+    if (place == operands.size())
+      refuse(equation, "there are more operands in it than were passed");
+    const bool open = part.find("...") != std::string::npos;
+    const int named = int(part.size()) - (open ? 3 : 0), rank = operands[place].rank();
+    if (open ? rank < named : rank != named)
+      fail<ShapeError>("einsum", "\"", equation, "\" has ", named,
+                       " letters for an operand that is ", described(operands[place]),
+                       ". Give one per dimension.");
+    most_unnamed = std::max(most_unnamed, rank - named);
+    e.operands.push_back(spelled(equation, part, rank - named));
+  }
+  if (e.operands.size() != operands.size())
+    refuse(equation, "there are fewer operands in it than were passed");
+  std::string all;
+  for (const std::string& operand : e.operands) all += operand;
+  if (arrow != std::string::npos) {
+    e.result = spelled(equation, text.substr(arrow + 2), most_unnamed);
+  } else {
+    std::string once;
+    for (const char c : all)
+      if (is_letter(c) && times(c, all) == 1) once += c;
+    std::ranges::sort(once);
+    e.result = spelled(equation, "..." + once, most_unnamed);
+  }
+  for (const char c : e.result)
+    if (times(c, e.result) > 1) refuse(equation, "a letter is twice in the result");
+    else if (!has(all, c)) refuse(equation, "the result has a letter of no operand");
+  return e;
+}
+
+/// Returns the letters of `from` for which keep(letter) is true.
+template <class Keep> std::string those(const std::string& from, Keep keep) {
+  std::string kept;
+  std::ranges::copy_if(from, std::back_inserter(kept), keep);
+  return kept;
+}
+
+/// A tensor with its dimensions named by letters.
+struct Labelled {
+  Tensor x;
+  std::string letters;
+
+  int64_t size(char letter) const { return x.shape()[int(letters.find(letter))]; }
+  int64_t size(const std::string& some) const {
+    int64_t product = 1;
+    for (const char c : some) product *= size(c);
+    return product;
+  }
+  /// Replaces the two dimensions of a repeated letter by their diagonal, which becomes the last.
+  void take_diagonals(std::string_view equation) {
+    for (std::size_t i = 0; i < letters.size(); ++i)
+      if (const std::size_t j = letters.find(letters[i], i + 1); j != std::string::npos) {
+        const char c = letters[i];
+        if (x.shape()[int(i)] != x.shape()[int(j)])
+          fail<ShapeError>("einsum", "\"", equation, "\": ", c, " is twice in ", described(x),
+                           ", with two sizes. A diagonal has one.");
+        x = diagonal(x, 0, int(i), int(j));
+        letters = letters.erase(j, 1).erase(i, 1) + c;
+        i = std::size_t(-1);
+      }
+  }
+  /// Sums over the letters that occur nowhere else; sums of integers are i64, as sum() gives them.
+  void sum_alone(const std::string& elsewhere) {
+    Dims dims;
+    for (std::size_t i = 0; i < letters.size(); ++i)
+      if (!has(elsewhere, letters[i])) dims.push_back(int64_t(i));
+    if (dims.empty()) return;
+    x = is_floating(x.dtype()) ? cast(sum(x, dims), x.dtype()) : sum(x, dims);
+    letters = those(letters, [&](char c) { return has(elsewhere, c); });
+  }
+  Tensor in_order(const std::string& order) const {
+    Dims dims;
+    for (const char c : order) dims.push_back(int64_t(letters.find(c)));
+    return permute(x, dims);
+  }
+};
+
+/// Checks the size of each letter; operands of size 1 are expanded to it.
+void agree_on_sizes(std::string_view equation, std::vector<Labelled>& operands) {
+  std::map<char, std::pair<int64_t, const Labelled*>> sizes;
+  for (const Labelled& o : operands)
+    for (const char c : o.letters) {
+      auto& [size, owner] = sizes.try_emplace(c, o.size(c), &o).first->second;
+      if (size != o.size(c) && size != 1 && o.size(c) != 1)
+        fail<ShapeError>("einsum", "\"", equation, "\": ", is_letter(c) ? std::string(1, c) : "...",
+                         " is ", size, " in ", described(owner->x), " and ", o.size(c), " in ",
+                         described(o.x), ". A letter has one size.");
+      if (size == 1) size = o.size(c), owner = &o;
+    }
+  for (Labelled& o : operands) {
+    Shape shape;
+    for (const char c : o.letters) shape.push_back(sizes.at(c).first);
+    o.x = expand(o.x, shape);
+  }
+}
+
+/// Returns the product of two operands, summed over the letters that `kept` lacks.
+Labelled product_of(Labelled a, Labelled b, const std::string& kept) {
+  a.sum_alone(kept + b.letters), b.sum_alone(kept + a.letters);
+  const DType common = promote(a.x.dtype(), b.x.dtype());
+  a.x = cast(a.x, common), b.x = cast(b.x, common);
+  const auto in_both = [&](char c) { return has(a.letters, c) && has(b.letters, c); };
+  const std::string batch = those(a.letters, [&](char c) { return in_both(c) && has(kept, c); });
+  const std::string summed = those(a.letters, [&](char c) { return in_both(c) && !has(kept, c); });
+  const std::string of_a = those(a.letters, [&](char c) { return !in_both(c); });
+  const std::string of_b = those(b.letters, [&](char c) { return !in_both(c); });
+  const Tensor left =
+      reshape(a.in_order(batch + of_a + summed), {a.size(batch), a.size(of_a), a.size(summed)});
+  const Tensor right =
+      reshape(b.in_order(batch + summed + of_b), {a.size(batch), a.size(summed), b.size(of_b)});
+  // Without a sum: a product of each element with each, exact to one rounding.
+  const Tensor product = summed.empty() ? left * right : matmul(left, right);
+  Shape shape;
+  for (const char c : batch + of_a) shape.push_back(a.size(c));
+  for (const char c : of_b) shape.push_back(b.size(c));
+  return {reshape(product, shape), batch + of_a + of_b};
+}
+
+}  // namespace
+
+Tensor einsum(std::string_view equation, const std::vector<Tensor>& given) {
+  if (given.empty()) fail<UsageError>("einsum", "got no operand. Pass at least one tensor.");
+  for (const Tensor& x : given) check::numbers("einsum", x);
+  const Equation e = parsed(equation, given);
+  // A policy that names einsum casts before any sum, as PyTorch's list for CUDA does.
+  std::vector<Tensor> inputs = given;
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::einsum, inputs);
+  DType common = inputs[0].dtype();
+  for (const Tensor& x : inputs) common = promote(common, x.dtype());
+  std::vector<Labelled> operands;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operands.push_back({cast(inputs[i], common), e.operands[i]});
+    operands.back().take_diagonals(equation);
+  }
+  agree_on_sizes(equation, operands);
+  Labelled total = operands[0];
+  for (std::size_t i = 1; i < operands.size(); ++i) {
+    std::string kept = e.result;
+    for (std::size_t later = i + 1; later < operands.size(); ++later)
+      kept += operands[later].letters;
+    total = product_of(total, operands[i], kept);
+  }
+  total.sum_alone(e.result);
+  return total.in_order(e.result);
 }
 
 }  // namespace halftone

@@ -2,7 +2,7 @@
 #include <halftone/autograd/ops/norm.h>
 
 #include <halftone/autograd/ops/elementwise.h>
-#include <halftone/autograd/statistics_sink.h>
+#include <halftone/autograd/slots.h>
 
 namespace halftone {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/autograd/ops/operators.h>
+#include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/ops/shape.h>
 
 namespace halftone {

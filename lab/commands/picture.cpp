@@ -7,8 +7,8 @@
 #include <iostream>
 #include <optional>
 
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>

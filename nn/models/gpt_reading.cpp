@@ -1,7 +1,7 @@
 // A Gpt that reads a text token by token: it stores the keys and values of the tokens read.
 #include <halftone/nn/models/gpt.h>
 
-#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 

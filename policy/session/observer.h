@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/autograd/op_tap.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/rules/site.h>
 

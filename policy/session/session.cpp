@@ -5,7 +5,7 @@
 
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/training.h>
-#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/error.h>
 #include <halftone/policy/file/fingerprint.h>

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include <halftone/autograd/op_tap.h>
-#include <halftone/policy/session/observer.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/session/observer.h>
 #include <halftone/policy/session/tensor_scales.h>
 #include <halftone/policy/session/weight_averages.h>
 

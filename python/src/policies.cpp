@@ -14,8 +14,8 @@
 
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/training.h>
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/node.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/nn/module.h>

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/checkpoint.h>
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/memory.h>
 #include <halftone/nn/nn.h>

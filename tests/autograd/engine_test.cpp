@@ -3,9 +3,8 @@
 
 #include <thread>
 
-#include <halftone/autograd/grad_mode.h>
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/memory.h>
 
 namespace halftone::test::engine_test {

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/engine.h>
-#include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
 
 #include "../temporary_directory.h"

@@ -4,8 +4,8 @@
 #include <map>
 
 #include <halftone/autograd/checkpoint.h>
-#include <halftone/autograd/gradient_hooks.h>
-#include <halftone/autograd/gradient_listener.h>
+#include <halftone/autograd/engine.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/halftone.h>
 
 namespace halftone::test::gradient_listener_test {

@@ -3,7 +3,7 @@
 
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/checkpoint.h>
-#include <halftone/autograd/gradient_hooks.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/write_dot.h>
 #include <halftone/core/memory.h>

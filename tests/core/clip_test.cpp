@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/autograd/ops/quantize.h>
+#include <halftone/autograd/ops/cast.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>

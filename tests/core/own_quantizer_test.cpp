@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/autograd/ops/quantize.h>
+#include <halftone/autograd/ops/cast.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 #include <halftone/policy/file/own_quantizers.h>

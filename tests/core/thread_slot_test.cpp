@@ -6,7 +6,7 @@
 #include <thread>
 
 #include <halftone/amp/precision_log.h>
-#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/language.h>
 #include <halftone/core/memory.h>
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <halftone/autograd/checkpoint.h>
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/nn/attention.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/mlp.h>

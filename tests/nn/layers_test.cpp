@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/nn/nn.h>
 
 namespace halftone::test::layers_test {

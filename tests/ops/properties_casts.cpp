@@ -6,7 +6,7 @@
 #include <memory>
 #include <set>
 
-#include <halftone/autograd/input_caster.h>
+#include <halftone/autograd/slots.h>
 
 namespace halftone::test::properties_casts {
 namespace {

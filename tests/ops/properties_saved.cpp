@@ -1,9 +1,9 @@
-// The saved tensors that readers list (autograd/saved_tensors.h) equal the ledger's bytes for every
+// The saved tensors that readers list (autograd/engine.h) equal the ledger's bytes for every
 // operation: none keeps a tensor that its reader does not list.
 #include <algorithm>
 #include <set>
 
-#include <halftone/autograd/saved_tensors.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/core/memory.h>
 
 #include "ops/properties.h"

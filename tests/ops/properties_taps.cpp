@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <bit>
 
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/node.h>
-#include <halftone/autograd/op_tap.h>
+#include <halftone/autograd/slots.h>
 
 #include "ops/properties.h"
 

@@ -6,9 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/node.h>
-#include <halftone/autograd/op_tap.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 

@@ -2,7 +2,7 @@
 // and what files cannot say.
 #include <cmath>
 
-#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/formats/quantizer.h>
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/data/images/mixup.h>
 #include <halftone/train/trainer.h>
 
