@@ -20,7 +20,7 @@
 #include <halftone/nn/models/lenet.h>
 #include <halftone/nn/models/lstm_classifier.h>
 #include <halftone/nn/models/mlp.h>
-#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/onnx/save_onnx.h>

@@ -1,7 +1,6 @@
 // Includes everything in nn/ except the models.
 #pragma once
 
-#include <halftone/nn/activation.h>
 #include <halftone/nn/attention.h>
 #include <halftone/nn/clone.h>
 #include <halftone/nn/conv.h>
@@ -10,6 +9,7 @@
 #include <halftone/nn/embedding.h>
 #include <halftone/nn/flatten.h>
 #include <halftone/nn/init.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/linear.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/norm.h>

@@ -9,7 +9,7 @@
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/data/text/text.h>
 #include <halftone/data/text/tokenizer.h>
-#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 

@@ -2,7 +2,7 @@
 #include <halftone/nn/models/mlp.h>
 
 #include <halftone/core/error.h>
-#include <halftone/nn/activation.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/linear.h>
 
 namespace halftone::nn::models {

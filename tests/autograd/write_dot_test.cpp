@@ -9,7 +9,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/mlp.h>
-#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/models.h>
 
 #include "temporary_directory.h"
 

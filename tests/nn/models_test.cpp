@@ -9,7 +9,7 @@
 #include <halftone/nn/init.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lstm_classifier.h>
-#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/state_dict.h>
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/models.h>
 
 #include "whole_model.h"
 

@@ -1,5 +1,3 @@
-#include <halftone/nn/standardizer.h>
-
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -11,6 +9,7 @@
 #include <halftone/autograd/ops/elementwise.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
+#include <halftone/nn/standardizer.h>
 
 namespace halftone::nn {
 

@@ -1,5 +1,5 @@
 // The network in the order of torchvision/models/resnet.py.
-#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/models.h>
 
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
