@@ -17,11 +17,7 @@
 #include <halftone/data/data.h>
 #include <halftone/distributed/distributed.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lenet.h>
-#include <halftone/nn/models/lstm_classifier.h>
-#include <halftone/nn/models/mlp.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/onnx/save_onnx.h>
 #include <halftone/optim/optim.h>

@@ -11,7 +11,7 @@
 #include <halftone/amp/gradient_route.h>
 #include <halftone/amp/training.h>
 #include <halftone/distributed/shards.h>
-#include <halftone/nn/buffer_copies.h>
+#include <halftone/nn/module.h>
 
 namespace halftone::amp {
 

@@ -8,7 +8,7 @@
 
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/file/policy_file.h>

@@ -1,8 +1,8 @@
 // Convolution layers: argument checks, allocation and first values.
 #include <halftone/nn/conv.h>
 
-#include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
+#include <halftone/nn/layers.h>
 
 namespace halftone::nn {
 namespace {

@@ -1,12 +1,39 @@
-// Activation functions as layers, for use in Sequential. The formulas are in
-// core/formulas.h.
+// Layers that are no convolution, normalization or recurrence.
 #pragma once
 
+#include <concepts>
+#include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/nn/module.h>
+
+namespace halftone::nn::detail {
+
+// Checks of constructor arguments, shared by the layers: a wrong size is reported by the
+// constructor, not at the first forward pass.
+
+/// For constructors that only explain the right call in a static_assert.
+template <class T> inline constexpr bool positional = false;
+
+inline void require_positive(std::string_view layer, std::string_view name, int64_t value) {
+  if (value < 1) fail<UsageError>(layer, name, " is ", value, ". Use 1 or more.");
+}
+
+inline void require_divisible(std::string_view layer, std::string_view name, int64_t value,
+                              int64_t groups) {
+  if (value % groups != 0)
+    fail<ShapeError>(layer, name, " ", value, " does not divide into ", groups,
+                     " groups. Choose a divisor of ", value, ".");
+}
+
+}  // namespace halftone::nn::detail
+
+// Activation functions as layers, for use in Sequential. The formulas are in
+// core/formulas.h.
 
 namespace halftone::nn {
 
@@ -54,6 +81,156 @@ struct Softplus final : StatelessLayer {
   explicit Softplus(double sharpness = 1, double linear_above = 20)
       : beta(sharpness), threshold(linear_above) {}
   Tensor forward(const Tensor& x) const override { return softplus(x, beta, threshold); }
+};
+
+// While training, zeroes each element with probability p and divides the rest by 1 - p (Srivastava
+// et al. 2014); in evaluation the identity. As torch.nn.Dropout.
+
+struct Dropout final : StatelessLayer {
+  double p;
+  explicit Dropout(double probability = 0.5) : p(probability) {
+    if (!(p >= 0 && p <= 1))
+      fail<UsageError>("Dropout", "probability ", p,
+                       " is not between 0 and 1. Choose one that is.");
+  }
+  Tensor forward(const Tensor& x) const override { return dropout(x, p, training); }
+};
+
+// A table of vectors, looked up by integer. As torch.nn.Embedding: weight [count, width], from N(0,
+// 1).
+
+struct EmbeddingOptions {
+  int64_t padding_index = -1;  // this row starts at zero and gets no gradient; -1: no such row
+};
+
+struct Embedding final : Layer {
+  Parameter weight;
+  int64_t padding_index;
+  Embedding(int64_t count, int64_t width, EmbeddingOptions options = {});
+  /// indices: integers of any shape; the result has one more dimension, `width`.
+  Tensor forward(const Tensor& indices) const override {
+    return embedding(indices, weight, padding_index);
+  }
+  void describe(Fields& field) override { field("weight", weight); }
+};
+
+// Merges dimensions start..end into one; by default all but the first, which counts the samples. As
+// torch.nn.Flatten.
+
+struct Flatten final : StatelessLayer {
+  int start_dim, end_dim;
+  explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}
+  Tensor forward(const Tensor& x) const override { return flatten(x, start_dim, end_dim); }
+};
+
+// y = x W^T + b over the last dimension of x. As torch.nn.Linear: weight [out, in], the same first
+// values.
+
+struct LinearOptions {
+  bool bias = true;
+};
+
+struct Linear final : Layer {
+  Parameter weight, bias;
+  Linear(int64_t in_features, int64_t out_features, LinearOptions options = {});
+  /// bias as the third argument, as in PyTorch
+  template <std::same_as<bool> Bias>
+  Linear(int64_t in_features, int64_t out_features, Bias with_bias)
+      : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}
+  Tensor forward(const Tensor& x) const override { return linear(x, weight, bias); }
+  void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
+};
+
+// Layers in a row, built from values: Sequential{Linear(784, 512), Relu(), Linear(512, 10)}. With
+// braces, layers draw their initial weights in this order. With parentheses, C++ does not fix the
+// order of arguments, so g++ and clang give different weights for one seed. Children are named 0,
+// 1, 2, ... as PyTorch's are, so parameters are called 0.weight, 0.bias, 2.weight, 2.bias.
+
+struct Recurrent;
+
+class Sequential final : public Layer {
+ public:
+  Sequential() = default;
+  template <class... L>
+  requires(sizeof...(L) > 0) explicit Sequential(L... layers) { (add(std::move(layers)), ...); }
+
+  /// Appends a layer and returns it, at its final address.
+  template <class L> L& add(L layer) {
+    static_assert(!std::derived_from<L, Recurrent>,
+                  "Lstm and Gru give more than one tensor, which no Sequential hands on: write a "
+                  "Module that calls lstm(x).y");
+    static_assert(std::derived_from<L, Layer> || std::derived_from<L, Recurrent>,
+                  "Sequential holds Layers: derive it from nn::Layer, not nn::Module, and give it "
+                  "Tensor forward(const Tensor&) const override");
+    auto owned = std::make_unique<L>(std::move(layer));
+    L& result = *owned;
+    if constexpr (std::derived_from<L, Layer>) layers_.push_back(std::move(owned));
+    return result;
+  }
+
+  int size() const { return int(layers_.size()); }
+  /// Returns the layer at a position, counted from the end if negative; throws UsageError.
+  Layer& operator[](int place) const;
+
+  Tensor forward(const Tensor& x) const override;
+  void describe(Fields& field) override;
+
+ private:
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+// A layer that makes the columns of a table comparable, so that a model's file includes the numbers
+// that its inputs and predictions need.
+
+/// (x - mean) / std of each column. Mean and standard deviation (with divisor n, not n - 1) are
+/// buffers: they are saved with the model and are not trained. They stay f32 in a model that is cast
+/// to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
+struct Standardizer final : Layer {
+  Buffer mean, std;  // f32 [columns]
+
+  /// Starts with mean 0 and std 1, which change nothing: for models that load them from a file.
+  explicit Standardizer(int64_t columns);
+  /// Returns a layer with the means and deviations of x: floating [rows, columns], one row or more.
+  /// Pass the training rows only: test rows would make the measured accuracy too good. A constant
+  /// column becomes 0. Throws ShapeError.
+  static Standardizer of(const Tensor& x);
+
+  /// x: floating [.., columns]. Throws ShapeError for another number of columns.
+  Tensor forward(const Tensor& x) const override;
+  /// Reverses forward(), for predictions of a standardized target.
+  Tensor undo(const Tensor& x) const;
+
+  void describe(Fields& field) override { field("mean", mean), field("std", std); }
+};
+
+// Multi-head attention (Vaswani et al. 2017): linear maps before and after
+// scaled_dot_product_attention. As torch.nn.MultiheadAttention with batch_first: in_proj_weight [3
+// width, width] holds the maps of queries, keys and values; first values are the same.
+
+struct MultiheadAttentionOptions {
+  bool bias = true;
+  double dropout = 0;  // for the attention weights, in training
+};
+
+struct MultiheadAttention final : Layer {
+  Parameter in_proj_weight, in_proj_bias;
+  Linear out_proj;
+  int64_t heads;
+  double dropout;
+  MultiheadAttention(int64_t width, int64_t heads, MultiheadAttentionOptions options = {});
+
+  using Layer::operator();
+  /// Self-attention. x: [n, l, width]; the result has the same shape.
+  Tensor forward(const Tensor& x) const override { return (*this)(x, AttentionOptions{}); }
+  /// The same with a mask or causal; the dropout of `options` is ignored, the layer's is used.
+  Tensor operator()(const Tensor& x, const AttentionOptions& options) const;
+  /// query: [n, l, width]; key, value: [n, s, width]; the result: [n, l, width].
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttentionOptions& options = {}) const;
+  void describe(Fields& field) override;
+
+ private:
+  AttentionOptions with_dropout(const AttentionOptions& options) const;
 };
 
 }  // namespace halftone::nn

@@ -1,13 +1,79 @@
-// The walks that every module inherits: each is a small Fields, or a loop over collected fields.
+// Extends and shortens the dotted path here, so that walks need not do it.
 #include <halftone/nn/module.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
 
+#include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/memory.h>
 
 namespace halftone::nn {
+
+namespace {
+/// Runs an action when the scope ends, also by an exception: a describe() may throw.
+template <class F> struct AtEnd {
+  F action;
+  explicit AtEnd(F at_end) : action(std::move(at_end)) {}
+  ~AtEnd() { action(); }
+};
+}  // namespace
+
+void Fields::walk(Module& root) {
+  if (open_.empty()) met_.clear();
+  enter(root);
+}
+
+void Fields::enter(Module& entered) {
+  for (const auto& [known, path] : open_)
+    if (known == &entered)
+      fail<UsageError>("Module.describe", "the field \"", prefix_, "\" is ",
+                       path.empty() ? "the module that is described" : '"' + path + '"',
+                       ", which contains it. Leave it out of describe().");
+  if (!module(prefix_, entered)) return;
+  open_.emplace_back(&entered, prefix_);
+  const AtEnd closes([this] { open_.pop_back(); });
+  entered.describe(*this);
+}
+
+void Fields::operator()(std::string_view name, Parameter& field) {
+  if (!field.defined()) return;
+  if (field.meta()) field.meta()->unclaimed = false;
+  parameter(new_path(name), field);
+}
+
+void Fields::operator()(std::string_view name, Buffer& field) {
+  if (field.defined()) buffer(new_path(name), field);
+}
+
+void Fields::operator()(std::string_view name, Module& child) {
+  std::string outside = std::exchange(prefix_, new_path(name));
+  const AtEnd returns([&] { prefix_ = std::move(outside); });
+  enter(child);
+}
+
+void Fields::parameter(const std::string&, Parameter&) {}
+void Fields::buffer(const std::string&, Buffer&) {}
+bool Fields::module(const std::string&, Module&) { return true; }
+
+std::string Fields::new_path(std::string_view name) {
+  std::string path = path_of(name);
+  if (!met_.insert(path).second)
+    fail<UsageError>("Module.describe", "two fields are called \"", path,
+                     "\", and a saved state would keep one of them. Give each a name of its own.");
+  return path;
+}
+
+std::string Fields::path_of(std::string_view name) const {
+  return prefix_.empty() ? std::string(name) : prefix_ + "." + std::string(name);
+}
+
+// The walks that every module inherits: each is a small Fields, or a loop over collected fields.
+
 namespace {
 
 struct Collect final : Fields {
@@ -115,6 +181,139 @@ void Module::to(Device device) {
   for (auto& [path, x] : fields.parameters) move(*x, device);
   for (auto& [path, x] : fields.buffers) {
     if (!x->stays_on_host) move(*x, device);
+  }
+}
+
+}  // namespace halftone::nn
+
+// Walks over both modules in parallel; their members are collected by path.
+
+namespace halftone::nn::detail {
+
+namespace {
+/// Everything that a module describes, under every path, without any exception.
+struct Contents final : Fields {
+  Named<Parameter*> parameters;
+  Named<Buffer*> buffers;
+  Named<Module*> modules;
+
+  explicit Contents(Module& root) { walk(root); }
+  void parameter(const std::string& path, Parameter& x) override {
+    parameters.emplace_back(path, &x);
+  }
+  void buffer(const std::string& path, Buffer& x) override { buffers.emplace_back(path, &x); }
+  bool module(const std::string& path, Module& x) override {
+    modules.emplace_back(path, &x);
+    return true;
+  }
+};
+
+template <class T> void require_same(const Named<T*>& source, const Named<T*>& copy) {
+  const auto shape = [](const T& x) {
+    if constexpr (std::derived_from<T, Tensor>) return x.shape();
+    else return Shape{};
+  };
+  for (std::size_t i = 0; i < std::max(source.size(), copy.size()); ++i) {
+    if (i >= source.size() || i >= copy.size() || source[i].first != copy[i].first)
+      fail<UsageError>("clone", "the original has ", source.size(), " fields, the new module ",
+                       copy.size(), "; they part at \"",
+                       (i < source.size() ? source[i] : copy[i]).first,
+                       "\". Pass the arguments that made the original.");
+    if (shape(*source[i].second) != shape(*copy[i].second))
+      fail<UsageError>("clone", "\"", source[i].first, "\" is ", shape(*source[i].second),
+                       " in the original and ", shape(*copy[i].second),
+                       " in the new module. Pass the arguments that made the original.");
+  }
+}
+}  // namespace
+
+void copy_module(Module& source, Module& copy) {
+  const Contents from(source), to(copy);
+  require_same(from.modules, to.modules);
+  require_same(from.parameters, to.parameters);
+  require_same(from.buffers, to.buffers);
+  std::map<const AutogradMeta*, Parameter> parameters;
+  for (std::size_t i = 0; i < from.parameters.size(); ++i) {
+    const Parameter& x = *from.parameters[i].second;
+    auto known = parameters.find(x.meta().get());
+    if (known == parameters.end()) {
+      const MemoryScope scope(MemoryUse::parameter);
+      Parameter made(x.detach().clone());
+      made.set_requires_grad(x.requires_grad());
+      known = parameters.emplace(x.meta().get(), std::move(made)).first;
+    }
+    *to.parameters[i].second = known->second;
+    known->second.meta()->unclaimed = false;
+  }
+  std::map<const TensorBody*, Buffer> buffers;
+  for (std::size_t i = 0; i < from.buffers.size(); ++i) {
+    const Buffer& x = *from.buffers[i].second;
+    auto known = buffers.find(x.body().get());
+    if (known == buffers.end()) {
+      const MemoryScope scope(MemoryUse::parameter);
+      Buffer made(x.detach().clone());
+      made.stays_on_host = x.stays_on_host, made.stays_wide = x.stays_wide;
+      known = buffers.emplace(x.body().get(), std::move(made)).first;
+    }
+    *to.buffers[i].second = known->second;
+  }
+  for (std::size_t i = 0; i < from.modules.size(); ++i)
+    to.modules[i].second->training = from.modules[i].second->training;
+}
+
+}  // namespace halftone::nn::detail
+
+// Copies made by clone(), restored by the kernels that write in place.
+
+namespace halftone::nn {
+
+BufferCopies::BufferCopies(const Module& model) {
+  const MemoryScope scope(MemoryUse::workspace);
+  for (const auto& [name, buffer] : model.named_buffers())
+    held_.push_back({name, buffer, buffer.clone(), buffer.storage()->version()});
+}
+
+/// A write through a pointer is found by its bytes, without waiting for a GPU.
+bool BufferCopies::Held::changed() const {
+  if (buffer.storage()->version() != version) return true;
+  if (buffer.device().kind != DeviceKind::cpu || !buffer.is_contiguous()) return false;
+  return std::memcmp(buffer.raw_data(), copy.raw_data(), std::size_t(copy.bytes())) != 0;
+}
+
+void BufferCopies::restore() const {
+  for (const Held& held : held_) copy_into(held.buffer, held.copy);
+}
+
+bool BufferCopies::keep_changed() {
+  std::erase_if(held_, [](const Held& held) { return !held.changed(); });
+  return !held_.empty();
+}
+
+std::string BufferCopies::first_changed() const {
+  const auto found = std::ranges::find_if(held_, &Held::changed);
+  return found == held_.end() ? "" : found->name;
+}
+
+std::shared_ptr<HeldBuffers> BufferCopies::now() const {
+  const MemoryScope scope(MemoryUse::workspace);
+  auto result = std::make_shared<BufferCopies>();
+  for (const Held& held : held_)
+    result->held_.push_back(
+        {held.name, held.buffer, held.buffer.clone(), held.buffer.storage()->version()});
+  return result;
+}
+
+std::shared_ptr<HeldBuffers> Module::held_buffers(const void* module) {
+  return std::make_shared<BufferCopies>(*static_cast<const Module*>(module));
+}
+
+void BufferCopies::restore_where(const Tensor& flag) const {
+  for (const Held& held : held_) {
+    const Tensor here = flag.to(held.buffer.device());
+    const Tensor back = not_equal(here, zeros({}, f32, held.buffer.device()));
+    write_in_place(held.buffer, [&](Backend& backend, Tensor& x) {
+      backend.select(views::expand(back, x.shape()), held.copy, x, x);
+    });
   }
 }
 

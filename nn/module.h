@@ -1,18 +1,109 @@
-// A module is a struct whose members are parameters, buffers and other modules, named once in
-// describe(). The object has no registry inside, so no pointer can become stale: modules can be
-// moved. They cannot be copied, because a copy would share its parameters with the original.
+// A module is a struct whose members are parameters, buffers and other modules. Here: those members, the visitor
+// that walks them, the module itself, and copies of it.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include <halftone/autograd/node.h>
 #include <halftone/autograd/slots.h>
-#include <halftone/nn/fields.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/memory.h>
+#include <halftone/core/random.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::nn {
+
+// The tensors that a module owns: parameters, which are trained, and buffers, which are not
+// (running statistics). The ledger charges the bytes of both to `parameter`. Copies are handles to
+// the same data, so an assignment of one module's parameter to another ties the two (`head.weight =
+// embedding.weight`).
+
+/// A leaf that requires grad. Default-constructed it is undefined: a layer without bias.
+struct Parameter : Tensor {
+  Parameter() = default;
+  /// Takes the data of `value`, without its history, and charges its storage to
+  /// MemoryUse::parameter.
+  explicit Parameter(const Tensor& value) : Tensor(value.body()) {
+    storage()->recharge(MemoryUse::parameter);
+    set_requires_grad();
+    meta()->unclaimed = true;
+  }
+  /// Uninitialized; nn/init.h fills it.
+  explicit Parameter(const Shape& shape, DType dtype = f32, Device device = {})
+      : Parameter(allocated(shape, dtype, device)) {}
+
+ private:
+  static Tensor allocated(const Shape& shape, DType dtype, Device device) {
+    const MemoryScope scope(MemoryUse::parameter);
+    return empty(shape, dtype, device);
+  }
+};
+
+/// A part of a module's state that optimizers do not see.
+struct Buffer : Tensor {
+  Buffer() = default;
+  explicit Buffer(const Tensor& value) : Tensor(value.body()) {
+    storage()->recharge(MemoryUse::parameter);
+  }
+  /// If true, Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes
+  /// at every step, would cost a synchronization each time on a GPU.
+  bool stays_on_host = false;
+  /// If true, Module::to(DType) makes it f32 instead of a short dtype: a running average moves by
+  /// less than half of a short float's spacing long before it has arrived.
+  bool stays_wide = false;
+};
+
+// The visitor to which a module describes itself. Every function on modules that need not know the
+// class (collect parameters, save, convert, switch to evaluation) is a Fields that walks over
+// describe(). Derive from it for a walk of your own. The paths it receives are PyTorch's dotted
+// names.
+
+struct Module;
+
+class Fields {
+ public:
+  Fields() = default;
+  virtual ~Fields() = default;
+  Fields(const Fields&) = delete;
+  Fields& operator=(const Fields&) = delete;
+
+  /// Walks over a module and all its children, in the order in which they describe themselves.
+  /// Throws UsageError for two fields under one path, and for a module that is part of itself.
+  void walk(Module& root);
+
+  // --- called by describe(). Undefined tensors (an absent bias) are skipped.
+  void operator()(std::string_view name, Parameter& parameter);
+  void operator()(std::string_view name, Buffer& buffer);
+  void operator()(std::string_view name, Module& child);
+
+ protected:
+  // --- received by a walk. The path of the root is "".
+  virtual void parameter(const std::string& path, Parameter& parameter);
+  virtual void buffer(const std::string& path, Buffer& buffer);
+  /// Called before the module's fields; return false to skip them.
+  virtual bool module(const std::string& path, Module& module);
+
+ private:
+  std::string path_of(std::string_view name) const;
+  /// Returns the path of a field, and throws if a field already has it.
+  std::string new_path(std::string_view name);
+  void enter(Module& module);
+
+  std::string prefix_;                   // "" or the path of the module that is being described
+  std::unordered_set<std::string> met_;  // paths of fields, since the root
+  std::vector<std::pair<const Module*, std::string>> open_;  // open modules, from the root on
+};
+
+// A module is a struct whose members are parameters, buffers and other modules, named once in
+// describe(). The object has no registry inside, so no pointer can become stale: modules can be
+// moved. They cannot be copied, because a copy would share its parameters with the original.
 
 template <class T> using Named = std::vector<std::pair<std::string, T>>;
 
@@ -62,7 +153,7 @@ struct Module {
   }
 
  private:
-  /// Returns copies of the buffers of a module, for passes that are repeated (buffer_copies.cpp).
+  /// Returns copies of the buffers of a module, for passes that are repeated (module.cpp).
   static std::shared_ptr<HeldBuffers> held_buffers(const void* module);
 };
 
@@ -80,6 +171,58 @@ struct Layer : Module {
 /// A layer without parameters, buffers and children.
 struct StatelessLayer : Layer {
   void describe(Fields&) override {}
+};
+
+// A second module with the values of a first: copy.deepcopy(module) in PyTorch. Modules do not copy
+// (a copy would share its parameters), so the clone is constructed anew, from the arguments of the
+// original, and then filled.
+
+namespace detail {
+/// Gives `copy` the values, dtypes, devices, ties, frozen parameters and modes of `source`. Throws
+/// UsageError if they do not describe the same fields.
+void copy_module(Module& source, Module& copy);
+}  // namespace detail
+
+/// Returns M(arguments...) with the values of `source`: parameters and buffers are copies of the
+/// same dtype and device. Tied and frozen parameters stay tied and frozen, and submodules keep
+/// their modes. Gradients are not copied, and the default generator does not advance. Throws
+/// UsageError if the arguments make a module of other names or shapes.
+///   nn::Linear copy = nn::clone(layer, 784, 10);
+///   nn::models::LeNet teacher = nn::clone(lenet);
+template <std::derived_from<Module> M, class... Arguments>
+M clone(M& source, Arguments&&... arguments) {
+  const RandomKey before = default_generator().state();
+  M copy(std::forward<Arguments>(arguments)...);
+  default_generator().set_state(before);
+  detail::copy_module(source, copy);
+  return copy;
+}
+
+// Copies of a model's buffers (running statistics, and what user modules write) before a forward
+// pass that may not count: its step may be skipped, or the pass repeats another.
+
+class BufferCopies final : public HeldBuffers {
+ public:
+  BufferCopies() = default;
+  /// Copies the buffers, charged as workspace.
+  explicit BufferCopies(const Module& model);
+  bool empty() const { return held_.empty(); }
+  void restore() const override;
+  bool keep_changed() override;
+  std::shared_ptr<HeldBuffers> now() const override;
+  /// Returns the name of a buffer that has been written since; "" if none has.
+  std::string first_changed() const;
+  /// Restores the buffers if `flag`, an f32 scalar on any device, is not 0; the host does not wait.
+  void restore_where(const Tensor& flag) const;
+
+ private:
+  struct Held {
+    std::string name;
+    Tensor buffer, copy;
+    uint64_t version;  // of the buffer's storage
+    bool changed() const;
+  };
+  std::vector<Held> held_{};
 };
 
 }  // namespace halftone::nn

@@ -5,9 +5,9 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/nn/arguments.h>
-#include <halftone/nn/buffer_copies.h>
 #include <halftone/nn/init.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
 
 namespace halftone::nn {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <halftone/autograd/slots.h>
 #include <halftone/core/random.h>
-#include <halftone/nn/buffer_copies.h>
+#include <halftone/nn/module.h>
 
 namespace halftone::train {
 

@@ -10,7 +10,6 @@
 #include <halftone/data/text/text.h>
 #include <halftone/data/text/tokenizer.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 
 namespace halftone::lab {

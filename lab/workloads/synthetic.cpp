@@ -7,8 +7,6 @@
 #include <halftone/core/random.h>
 #include <halftone/lab/workloads/untuned.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lenet.h>
-#include <halftone/nn/models/mlp.h>
 #include <halftone/nn/models/models.h>
 
 namespace halftone::lab {

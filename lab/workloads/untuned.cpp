@@ -3,12 +3,10 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/nn/conv_norm.h>
-#include <halftone/nn/flatten.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lstm_classifier.h>
-#include <halftone/nn/models/mlp.h>
-#include <halftone/nn/pooling.h>
+#include <halftone/nn/models/models.h>
 
 namespace halftone::lab {
 namespace {

@@ -15,8 +15,7 @@
 #include <halftone/lab/workloads/small_real.h>
 #include <halftone/lab/workloads/synthetic.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lenet.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/adam.h>
 #include <halftone/policy/file/policy_file.h>

@@ -6,9 +6,7 @@
 #include <filesystem>
 #include <vector>
 
-#include <halftone/nn/attention.h>
-#include <halftone/nn/dropout.h>
-#include <halftone/nn/embedding.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/norm.h>
 #include <halftone/nn/state_dict.h>
 

@@ -1,10 +1,45 @@
-// The network in the order of torchvision/models/resnet.py.
+// The multi-layer perceptron as a Sequential.
 #include <halftone/nn/models/models.h>
 
-#include <halftone/nn/arguments.h>
+#include <halftone/core/error.h>
 #include <halftone/nn/init.h>
+#include <halftone/nn/layers.h>
 
 namespace halftone::nn::models {
+
+Sequential mlp(const std::vector<int64_t>& sizes) {
+  if (sizes.size() < 2)
+    fail<UsageError>("models.mlp", sizes.size(),
+                     " sizes given. Give at least an input and an output size.");
+  Sequential model;
+  for (std::size_t i = 0; i + 1 < sizes.size(); ++i) {
+    if (i > 0) model.add(Relu());
+    model.add(Linear(sizes[i], sizes[i + 1]));
+  }
+  return model;
+}
+
+// The network, as a module with named parts.
+
+LeNet::LeNet(LeNetOptions options)
+    : conv1(options.channels, 32, 3, {.padding = 1}),
+      conv2(32, 64, 3, {.padding = 1}),
+      linear1(64 * 7 * 7, 128),
+      linear2(128, options.classes) {}
+
+Tensor LeNet::forward(const Tensor& x) const {
+  Tensor y = max_pool2d(relu(conv1(x)), {.kernel = 2});  // [n, 32, 14, 14]
+  y = max_pool2d(relu(conv2(y)), {.kernel = 2});         // [n, 64, 7, 7]
+  return linear2(relu(linear1(flatten(y, 1))));
+}
+
+void LeNet::describe(Fields& field) {
+  field("conv1", conv1), field("conv2", conv2);
+  field("linear1", linear1), field("linear2", linear2);
+}
+
+// The network in the order of torchvision/models/resnet.py.
+
 namespace {
 
 /// Returns a convolution without bias, because the norm that follows would remove the bias.
@@ -131,6 +166,94 @@ ResNet resnet34(ResNetOptions options) {
 }
 ResNet resnet50(ResNetOptions options) {
   return ResNet(ResNet::Block::bottleneck, {3, 4, 6, 3}, options);
+}
+
+// The network: down, and up again, joined with the results from the way down.
+
+DoubleConv::DoubleConv(int64_t in, int64_t out)
+    : conv1(in, out, 3, {.padding = 1, .bias = false}),
+      bn1(out),
+      conv2(out, out, 3, {.padding = 1, .bias = false}),
+      bn2(out) {}
+
+Tensor DoubleConv::forward(const Tensor& x) const {
+  return conv_norm_relu(conv2, bn2, conv_norm_relu(conv1, bn1, x));
+}
+
+void DoubleConv::describe(Fields& field) {
+  field("conv1", conv1), field("bn1", bn1);
+  field("conv2", conv2), field("bn2", bn2);
+}
+
+UNet::UNet(UNetOptions o) : transposed(o.transposed), head(o.width, o.classes, 1) {
+  detail::require_positive("UNet", "depth", o.depth);
+  down.emplace_back(o.channels, o.width);
+  for (int64_t level = 1; level <= o.depth; ++level)
+    down.emplace_back(o.width << (level - 1), o.width << level);
+  for (int64_t level = o.depth; level > 0; --level) {
+    const int64_t in = o.width << level, out = in / 2;
+    if (transposed) grow.emplace_back(in, out, 2, ConvTranspose2dOptions{.stride = 2});
+    else narrow.emplace_back(in, out, 1);
+    up.emplace_back(in, out);
+  }
+}
+
+Tensor UNet::enlarged(std::size_t level, const Tensor& x) const {
+  if (transposed) return grow[level](x);
+  // Channels first, so that only a quarter of the pixels is multiplied.
+  return interpolate(narrow[level](x),
+                     {.scale_factor = Factors(2), .mode = Interpolation::bilinear});
+}
+
+Tensor UNet::forward(const Tensor& x) const {
+  const int64_t factor = int64_t(1) << up.size();
+  if (x.rank() != 4 || x.size(2) % factor != 0 || x.size(3) % factor != 0)
+    fail<ShapeError>("UNet", "needs [n, channels, h, w] with h and w divisible by ", factor,
+                     ", got ", described(x), ". Pad or resize the images.");
+  std::vector<Tensor> seen;
+  Tensor y = down[0](x);
+  for (std::size_t level = 1; level < down.size(); ++level) {
+    seen.push_back(y);
+    y = down[level](max_pool2d(y, {.kernel = 2}));
+  }
+  for (std::size_t level = 0; level < up.size(); ++level) {
+    y = up[level](cat({seen.back(), enlarged(level, y)}, 1));
+    seen.pop_back();
+  }
+  return head(y);
+}
+
+void UNet::describe(Fields& field) {
+  for (std::size_t i = 0; i < down.size(); ++i) field("down." + std::to_string(i), down[i]);
+  for (std::size_t i = 0; i < up.size(); ++i) {
+    const std::string name = "up." + std::to_string(i);
+    if (transposed) field(name + ".grow", grow[i]);
+    else field(name + ".narrow", narrow[i]);
+    field(name + ".conv", up[i]);
+  }
+  field("head", head);
+}
+
+// The network, as a module with named parts.
+
+LstmClassifier::LstmClassifier(int64_t vocabulary, LstmClassifierOptions o)
+    : embedding(vocabulary, o.width),
+      lstm(o.width, o.hidden,
+           {.layers = o.layers,
+            .batch_first = true,
+            .bidirectional = o.bidirectional,
+            .dropout = o.dropout}),
+      fc(o.hidden * (o.bidirectional ? 2 : 1), o.classes) {}
+
+Tensor LstmClassifier::forward(const Tensor& tokens) const {
+  const Tensor h = lstm(embedding(tokens)).h;  // [layers * directions, n, hidden]
+  Tensor last = select(h, 0, -1);
+  if (lstm.options.bidirectional) last = cat({select(h, 0, -2), last}, 1);
+  return fc(dropout(last, lstm.options.dropout, training));
+}
+
+void LstmClassifier::describe(Fields& field) {
+  field("embedding", embedding), field("lstm", lstm), field("fc", fc);
 }
 
 }  // namespace halftone::nn::models

@@ -1,16 +1,43 @@
-// Residual networks (He et al. 2015), with the layers, parameter names and first values of
-// torchvision's: files of `safetensors.torch.save_file(model.state_dict(), ...)` load unchanged.
-// The workloads `resnet18_cifar` (11,173,962 parameters) and `resnet18_224` (11,195,493).
+// Small models: a multi-layer perceptron, LeNet, a residual network, a U-Net and an LSTM classifier.
 #pragma once
 
 #include <array>
 #include <optional>
+#include <vector>
 
-#include <halftone/nn/conv_norm.h>
-#include <halftone/nn/linear.h>
-#include <halftone/nn/sequential.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/rnn.h>
 
 namespace halftone::nn::models {
+
+// The multi-layer perceptron: Linear, ReLU, Linear, ..., Linear. The workloads `mlp_tiny` {784,
+// 128, 10} and `mlp` {784, 2048, 2048, 10}.
+
+/// Returns the network. sizes: input, hidden..., output. Parameters are named as in a PyTorch
+/// Sequential: 0.weight, 2.weight, ...
+Sequential mlp(const std::vector<int64_t>& sizes);
+
+// A small convolutional network for 28 x 28 images, after LeCun et al. 1998 with today's ReLU and
+// max pooling: two convolutions, two linear layers, 421,642 parameters for one channel and ten
+// classes. The workload `lenet`.
+
+struct LeNetOptions {
+  int64_t channels = 1, classes = 10;
+};
+
+struct LeNet final : Layer {
+  Conv2d conv1, conv2;
+  Linear linear1, linear2;
+  explicit LeNet(LeNetOptions options = {});
+  /// x: [n, channels, 28, 28]; the result: logits [n, classes].
+  Tensor forward(const Tensor& x) const override;
+  void describe(Fields& field) override;
+};
+
+// Residual networks (He et al. 2015), with the layers, parameter names and first values of
+// torchvision's: files of `safetensors.torch.save_file(model.state_dict(), ...)` load unchanged.
+// The workloads `resnet18_cifar` (11,173,962 parameters) and `resnet18_224` (11,195,493).
 
 struct ResNetOptions {
   int64_t channels = 3, classes = 1000;
@@ -82,5 +109,70 @@ struct ResNet final : Layer {
 ResNet resnet18(ResNetOptions options = {});
 ResNet resnet34(ResNetOptions options = {});
 ResNet resnet50(ResNetOptions options = {});
+
+// A small U-Net (Ronneberger et al. 2015): a class for every pixel of an image. Going down, each
+// level halves the image and doubles the channels. Going up, the image is enlarged and joined with
+// the same level's result from the way down. Convolutions are padded and keep sizes.
+
+struct UNetOptions {
+  int64_t channels = 3, classes = 2;
+  int64_t width = 32;  // channels of the first level
+  int64_t depth = 3;   // halvings
+  /// How images are enlarged: by transposed convolutions, or by bilinear interpolation and a 1 x 1
+  /// convolution.
+  bool transposed = true;
+};
+
+/// Twice: a 3 x 3 convolution, batch norm, ReLU. Named conv1, bn1, conv2, bn2.
+struct DoubleConv final : Layer {
+  Conv2d conv1;
+  BatchNorm2d bn1;
+  Conv2d conv2;
+  BatchNorm2d bn2;
+  DoubleConv(int64_t in, int64_t out);
+  /// x: [n, in, h, w]; the result: [n, out, h, w].
+  Tensor forward(const Tensor& x) const override;
+  void describe(Fields& field) override;
+};
+
+struct UNet final : Layer {
+  bool transposed;
+  std::vector<DoubleConv> down;       // down.0 at full size, then after each halving
+  std::vector<ConvTranspose2d> grow;  // up.0.grow, ...: to the size of the level above
+  std::vector<Conv2d> narrow;         // the same without `transposed`: up.0.narrow, ...
+  std::vector<DoubleConv> up;         // up.0.conv, ...: from the deepest level to the first
+  Conv2d head;
+  /// Throws UsageError for sizes below 1.
+  explicit UNet(UNetOptions options = {});
+  /// x: [n, channels, h, w], h and w divisible by 2^depth, else ShapeError; the result: logits [n,
+  /// classes, h, w], which cross_entropy takes with targets [n, h, w].
+  Tensor forward(const Tensor& x) const override;
+  void describe(Fields& field) override;
+
+ private:
+  Tensor enlarged(std::size_t level, const Tensor& x) const;
+};
+
+// Classifies sequences of tokens: an embedding, an LSTM, and a linear layer on the state after the
+// last token (Hochreiter & Schmidhuber 1997).
+
+struct LstmClassifierOptions {
+  int64_t classes = 2;
+  int64_t width = 128;   // of the embedding
+  int64_t hidden = 128;  // of each direction
+  int64_t layers = 1;
+  bool bidirectional = false;  // the last states of both directions are joined
+  double dropout = 0;          // between layers, and before the linear layer
+};
+
+struct LstmClassifier final : Layer {
+  Embedding embedding;
+  Lstm lstm;
+  Linear fc;
+  explicit LstmClassifier(int64_t vocabulary, LstmClassifierOptions options = {});
+  /// tokens: i64 [n, time]; the result: logits [n, classes].
+  Tensor forward(const Tensor& tokens) const override;
+  void describe(Fields& field) override;
+};
 
 }  // namespace halftone::nn::models

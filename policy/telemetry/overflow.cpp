@@ -8,7 +8,7 @@
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/nn/buffer_copies.h>
+#include <halftone/nn/module.h>
 #include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::policy {

@@ -8,7 +8,6 @@
 #include <halftone/autograd/write_dot.h>
 #include <halftone/core/memory.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/mlp.h>
 #include <halftone/nn/models/models.h>
 
 #include "temporary_directory.h"

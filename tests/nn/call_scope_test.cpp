@@ -10,9 +10,9 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
-#include <halftone/nn/attention.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 
 namespace halftone::test::call_scope_test {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 
 #include "../temporary_directory.h"

@@ -8,9 +8,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/init.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lstm_classifier.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/models/unet.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::test::models_test {

@@ -5,8 +5,7 @@
 #include <type_traits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/nn/models/lenet.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/adam.h>
 

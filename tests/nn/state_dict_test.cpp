@@ -7,7 +7,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/tensor.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/sgd.h>
 

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/policy/policy.h>
 #include <halftone/policy/telemetry/weight_flips.h>
 

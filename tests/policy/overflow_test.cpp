@@ -7,7 +7,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/policy/policy.h>
 
 #include "policy/planted_faults.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/policy/rules/rulebook.h>
 
 #include "../temporary_directory.h"

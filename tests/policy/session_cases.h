@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <halftone/amp/training.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/policy.h>

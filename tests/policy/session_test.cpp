@@ -8,7 +8,7 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/policy.h>

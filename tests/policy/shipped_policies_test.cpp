@@ -12,8 +12,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/lenet.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/optim/adam.h>
 #include <halftone/optim/sgd.h>
 #include <halftone/policy/file/policy_file.h>

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/amp/amp.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 

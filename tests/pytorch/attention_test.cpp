@@ -1,5 +1,5 @@
 // Attention against PyTorch's (tests/fixtures/pytorch/attention_fixtures.py).
-#include <halftone/nn/attention.h>
+#include <halftone/nn/layers.h>
 
 #include "fixture.h"
 

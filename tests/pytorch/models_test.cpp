@@ -1,8 +1,7 @@
 // Whole models against PyTorch: weights loaded by name, the logits of one batch, and the losses and
 // gradient norms of ten training steps with AdamW on the same batches, in f32, on every CPU
 // backend.
-#include <halftone/nn/models/lenet.h>
-#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/models.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/optim/optim.h>
 

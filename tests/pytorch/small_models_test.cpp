@@ -1,7 +1,6 @@
 // U-Net and the LSTM classifier against the same models in PyTorch
 // (tests/fixtures/pytorch/model_layers.py).
-#include <halftone/nn/models/lstm_classifier.h>
-#include <halftone/nn/models/unet.h>
+#include <halftone/nn/models/models.h>
 
 #include "whole_model.h"
 
