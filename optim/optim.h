@@ -6,6 +6,6 @@
 #include <halftone/optim/lamb.h>
 #include <halftone/optim/lion.h>
 #include <halftone/optim/lr_schedule.h>
-#include <halftone/optim/muon.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/optim/rmsprop.h>
 #include <halftone/optim/sgd.h>

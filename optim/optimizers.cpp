@@ -1,5 +1,5 @@
 // Momentum, its orthogonalization, the step; AdamW's rule for other parameters.
-#include <halftone/optim/muon.h>
+#include <halftone/optim/optimizers.h>
 
 #include <cmath>
 
