@@ -4,7 +4,7 @@
 #include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/ops/cast.h>
-#include <halftone/optim/gradient_lists.h>
+#include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
 

@@ -15,7 +15,7 @@
 #include <halftone/core/named_tensors.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/nn/state_dict.h>
-#include <halftone/optim/gradient_lists.h>
+#include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
 

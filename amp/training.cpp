@@ -15,7 +15,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/nn/norm.h>
-#include <halftone/optim/clip_grad.h>
+#include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
 

@@ -1,16 +1,83 @@
-// The interface of an optimizer for the rest of the system: gradient scalers, clipping, schedules
-// and wrappers (master weights) use this class only, so that every combination works. Optimizers
-// that own their update derive from GroupedOptimizer (optim/grouped_optimizer.h). Mirrors
-// torch.optim.Optimizer.
+// The interface of an optimizer for the rest of the system, and what is done to gradients before a step.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <halftone/core/backend.h>
+#include <halftone/core/language.h>
 #include <halftone/core/named_tensors.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+// A watcher that sees an update without rounding, next to the actual one
+// (policy/telemetry/update_probe.h). Optimizers of this folder ask whether there is a watcher;
+// without one this costs nothing more.
+
+struct Quantizer;   // core/formats/quantizer.h
+struct UpdateSlot;  // core/backend.h
+}  // namespace halftone
+
+namespace halftone::optim {
+
+class UpdateWatcher {
+ public:
+  /// Returns whether to report the updates that follow. Then each is computed twice.
+  virtual bool wants() const = 0;
+  /// Returns the weight of a slot, for any weight form: a new tensor, f32 (f64).
+  virtual Tensor weight_of(const UpdateSlot& slot) = 0;
+  /// Reports a slot before its update, its weight, and the new weight without rounding: f32 (f64).
+  virtual void updating(const UpdateSlot& slot, const Tensor& weight, const Tensor& unrounded) = 0;
+  /// Called after updates: a tensor that they wrote will be rounded to a grid. `state` is its name
+  /// ("exp_avg"), or empty for a parameter.
+  virtual void rounding(std::string_view state, const Tensor& x, const Quantizer& quantizer) = 0;
+
+ protected:
+  ~UpdateWatcher() = default;
+};
+
+using UpdateWatchSlot = Slot<UpdateWatcher*>;
+using UpdateWatch = UpdateWatchSlot::Scope;
+
+inline UpdateWatcher* watcher_of_updates() {
+  UpdateWatcher* const watcher = UpdateWatchSlot::current();
+  return watcher && watcher->wants() ? watcher : nullptr;
+}
+
+/// Makes `watcher` watch the optimizers of this thread until the scope ends.
+
+// Lists of gradients, possibly on several devices: shared by scalers, clipping and norms.
+
+/// Calls use(gradients, backend) for each run of neighbors on one device: nearly always all of
+/// them. The order does not change, because positions of gradients refer to it.
+template <class T, class Use> void for_each_device(std::span<T> gradients, const Use& use) {
+  for (auto begin = gradients.begin(); begin != gradients.end();) {
+    const Device device = begin->device();
+    const auto end =
+        std::find_if(begin, gradients.end(), [&](const Tensor& x) { return x.device() != device; });
+    use(std::span<T>(begin, end), backend_for(device));
+    begin = end;
+  }
+}
+
+/// Multiplies each gradient by `factor`, an f32 scalar that may be on another device.
+void scale_gradients(std::span<Tensor> gradients, const Tensor& factor);
+
+/// Returns the p-norm of all of them as one vector, accumulated in f64: an f64 scalar on the device
+/// of the first; 0 for an empty list. Throws UsageError for p that is not positive.
+Tensor norm_of(std::span<const Tensor> gradients, double p = 2);
+
+}  // namespace halftone::optim
+
+// The interface of an optimizer for the rest of the system: gradient scalers, clipping, schedules
+// and wrappers (master weights) use this class only, so that every combination works. Optimizers
+// that own their update derive from GroupedOptimizer (optim/grouped_optimizer.h). Mirrors
+// torch.optim.Optimizer.
 
 namespace halftone {
 struct UpdateSlot;  // core/backend.h
@@ -119,5 +186,28 @@ class Optimizer {
                                          const Tensor& parameter);
 /// Returns the defined gradients of some tensors.
 std::vector<Tensor> gradients_of(std::span<const Tensor> parameters);
+
+// Clipping of gradients, between unscaling and the optimizer step. Mirrors
+// torch.nn.utils.clip_grad_norm_ and clip_grad_value_ (Pascanu et al. 2013). Norms and factors are
+// f32 for any dtype of gradients. Both take parameters. For an optimizer with gradients of its own
+// (master weights), pass optimizer.gradients() to the functions on gradients.
+
+struct ClipOptions {
+  /// p of the norm: the p-th root of the sum of all |g|^p, 1 or any other positive number, or
+  /// infinity for the largest |g|. Values other than 2 take several passes.
+  double norm_type = 2;
+  bool error_if_nonfinite = false;  // costs a read of the norm, which waits for a GPU
+};
+
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)); norm is the Euclidean norm, or another
+/// p-norm, of all of them as one vector. Returns that norm, an f32 scalar on the gradients' device,
+/// without waiting for it. Returns 0 without gradients.
+Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
+                      ClipOptions options = {});
+Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});
+
+/// Limits every element of every gradient to [-limit, limit].
+void clip_grad_value(const std::vector<Tensor>& parameters, double limit);
+void clip_gradients_value(std::span<Tensor> gradients, double limit);
 
 }  // namespace halftone::optim

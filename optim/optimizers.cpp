@@ -1,13 +1,197 @@
-// Momentum, its orthogonalization, the step; AdamW's rule for other parameters.
+// SGD's options, and the update rule they describe.
+#pragma once
+
 #include <halftone/optim/optimizers.h>
 
 #include <cmath>
 
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/optim/directions.h>
 
 namespace halftone::optim {
+
+void SgdOptions::describe(OptionFields& field) {
+  field("lr", lr), field("momentum", momentum), field("dampening", dampening);
+  field("weight_decay", weight_decay), field("nesterov", nesterov), field("maximize", maximize);
+}
+
+void SgdOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  detail::require_not_negative(optimizer, "momentum", momentum);
+  detail::require_finite(optimizer, "dampening", dampening);
+  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  detail::require_state_dtype(optimizer, state_dtype);
+  if (nesterov && (momentum <= 0 || dampening != 0))
+    fail<UsageError>(optimizer, "nesterov with momentum ", momentum, " and dampening ", dampening,
+                     ". It needs a positive momentum and no dampening.");
+}
+
+UpdateRule SgdOptions::rule() const {
+  return rule::Sgd{momentum, dampening, weight_decay, nesterov};
+}
+
+template class ElementwiseOptimizer<SgdOptions>;
+
+// Adam's and AdamW's options, and the update rule they describe.
+
+namespace {
+
+template <class Options> void describe_adam(Options& options, OptionFields& field) {
+  field("lr", options.lr), field("betas", options.betas);
+  field("eps", options.eps), field("weight_decay", options.weight_decay);
+  field("amsgrad", options.amsgrad), field("maximize", options.maximize);
+}
+
+template <class Options> void check_adam(const Options& options, std::string_view optimizer) {
+  detail::require_not_negative(optimizer, "lr", options.lr);
+  detail::require_decay_rate(optimizer, "beta1", options.betas[0]);
+  detail::require_decay_rate(optimizer, "beta2", options.betas[1]);
+  detail::require_not_negative(optimizer, "eps", options.eps);
+  detail::require_not_negative(optimizer, "weight_decay", options.weight_decay);
+  detail::require_state_dtype(optimizer, options.state_dtype);
+}
+
+}  // namespace
+
+void AdamOptions::describe(OptionFields& field) { describe_adam(*this, field); }
+void AdamOptions::check(std::string_view optimizer) const { check_adam(*this, optimizer); }
+void AdamWOptions::describe(OptionFields& field) { describe_adam(*this, field); }
+void AdamWOptions::check(std::string_view optimizer) const { check_adam(*this, optimizer); }
+
+UpdateRule AdamOptions::rule() const {
+  return rule::Adam{betas[0], betas[1], eps, weight_decay, false, amsgrad};
+}
+UpdateRule AdamWOptions::rule() const {
+  return rule::Adam{betas[0], betas[1], eps, weight_decay, true, amsgrad};
+}
+
+template class ElementwiseOptimizer<AdamOptions>;
+template class ElementwiseOptimizer<AdamWOptions>;
+
+// Lion's options.
+
+void LionOptions::describe(OptionFields& field) {
+  field("lr", lr), field("betas", betas);
+  field("weight_decay", weight_decay), field("maximize", maximize);
+}
+
+void LionOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  detail::require_decay_rate(optimizer, "beta1", betas[0]);
+  detail::require_decay_rate(optimizer, "beta2", betas[1]);
+  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  detail::require_state_dtype(optimizer, state_dtype);
+}
+
+// RMSprop's options, and the update rule they describe.
+
+void RmspropOptions::describe(OptionFields& field) {
+  field("lr", lr), field("alpha", alpha), field("eps", eps);
+  field("weight_decay", weight_decay), field("momentum", momentum), field("centered", centered);
+  field("maximize", maximize);
+}
+
+void RmspropOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  detail::require_not_negative(optimizer, "alpha", alpha);
+  detail::require_not_negative(optimizer, "eps", eps);
+  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  detail::require_not_negative(optimizer, "momentum", momentum);
+  detail::require_state_dtype(optimizer, state_dtype);
+}
+
+UpdateRule RmspropOptions::rule() const {
+  return rule::Rmsprop{alpha, eps, weight_decay, momentum, centered};
+}
+
+template class ElementwiseOptimizer<RmspropOptions>;
+
+// Shared code of optimizers that are not elementwise. Their step has two halves: a rule that writes
+// a direction (core/update_rules.h), and SGD's rule along it. The backend thus handles weight
+// forms, loss scales and skipped steps in both.
+
+/// Returns a tensor for a direction, laid out as the parameter: f32, or f64 for an f64 parameter.
+inline Tensor direction_like(const Tensor& parameter) {
+  return empty_like(parameter, parameter.dtype() == f64 ? f64 : f32);
+}
+
+/// Returns a slot that only moves the weight along `gradient`: no state, no factor, no count.
+inline UpdateSlot uncounted(const UpdateSlot& slot, const Tensor& gradient) {
+  return {.parameter = slot.parameter,
+          .gradient = gradient,
+          .form = slot.form,
+          .companion = slot.companion,
+          .key = slot.key,
+          .key_stride = slot.key_stride};
+}
+
+/// x *= factor, a scalar of x's dtype on its device.
+inline void scale(Backend& backend, Tensor& x, const Tensor& factor) {
+  const Tensor everywhere = factor.view_as(x.shape(), Strides::filled(x.rank(), 0), 0);
+  backend.binary(call_of<BinaryFormulas>(formula::Mul{}), x, everywhere, x);
+}
+
+// Three passes over a parameter: the direction, both norms, the step. The host reads no value.
+
+void LambOptions::describe(OptionFields& field) {
+  field("lr", lr), field("betas", betas), field("eps", eps);
+  field("weight_decay", weight_decay), field("maximize", maximize);
+}
+
+void LambOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  detail::require_decay_rate(optimizer, "beta1", betas[0]);
+  detail::require_decay_rate(optimizer, "beta2", betas[1]);
+  detail::require_not_negative(optimizer, "eps", eps);
+  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  detail::require_state_dtype(optimizer, state_dtype);
+}
+
+namespace {
+Tensor squares(Backend& backend, const Tensor& x) {
+  Tensor total = empty({}, f64, x.device());
+  backend.sum_of_squares({&x, 1}, total);
+  return total;
+}
+
+/// Returns |weight| / |direction|, or 1 if either is 0.
+Tensor trust_ratio(Backend& backend, const Tensor& weight, const Tensor& direction) {
+  const Tensor w = squares(backend, weight), u = squares(backend, direction);
+  const Tensor zero = full({}, 0, w.dtype(), w.device()), one = full({}, 1, w.dtype(), w.device());
+  Tensor smaller = empty_like(w), ratio = empty_like(w), result = empty_like(w),
+         positive = empty_like(w, boolean);
+  backend.binary(call_of<BinaryFormulas>(formula::Minimum{}), w, u, smaller);
+  backend.compare(call_of<CompareFormulas>(formula::Greater{}), smaller, zero, positive);
+  backend.binary(call_of<BinaryFormulas>(formula::Div{}), w, u, ratio);
+  backend.unary(call_of<UnaryFormulas>(formula::Sqrt{}), ratio, ratio);
+  backend.select(positive, ratio, one, result);
+  Tensor in_dtype = empty_like(result, direction.dtype());
+  backend.copy(result, in_dtype);
+  return in_dtype;
+}
+}  // namespace
+
+void Lamb::update(int group, const Batch& batch, Backend& backend) {
+  const LambOptions& o = options_of(group);
+  const MemoryScope scope(MemoryUse::workspace);
+  for (const UpdateSlot& slot : batch.slots) {
+    Tensor direction = direction_like(slot.parameter), weight = direction_like(slot.parameter);
+    UpdateSlot first = slot;
+    first.state[2] = direction;
+    backend.update(
+        {&first, 1},
+        batch.call(rule::AdamDirection{o.betas[0], o.betas[1], o.eps, o.weight_decay}, o.lr));
+    UpdateSlot reading = uncounted(slot, slot.gradient);
+    reading.state[0] = weight;
+    backend.update({&reading, 1}, batch.call(rule::ReadWeight{}, o.lr));
+    scale(backend, direction, trust_ratio(backend, weight, direction));
+    UpdateSlot last = uncounted(slot, direction);
+    backend.update({&last, 1}, batch.call(rule::Sgd{}, o.lr));
+  }
+}
+
+// Momentum, its orthogonalization, the step; AdamW's rule for other parameters.
 
 void MuonOptions::describe(OptionFields& field) {
   field("lr", lr), field("weight_decay", weight_decay), field("momentum", momentum);

@@ -1,13 +1,147 @@
-// Muon (Jordan et al. 2024): a few Newton-Schulz iterations in low precision bring the momentum of
-// a matrix near the closest orthogonal one, U V^T of its singular value decomposition. Mirrors
-// torch.optim.Muon, with two differences. Parameters that are not matrices are accepted as well and
-// updated as AdamW does (convolution weights count as matrices [out, the rest]). And the dtype of
-// the iteration is an option, so that its need for precision can be studied.
+// The optimizers. SGD, Adam, Lion and RMSprop are options of an elementwise rule (core/update_rules.h); LAMB and Muon
+// look at a whole tensor.
 #pragma once
 
 #include <halftone/optim/grouped_optimizer.h>
 
 namespace halftone::optim {
+
+// Stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013 for the Nesterov
+// form). Mirrors torch.optim.SGD: g += weight_decay p;  buf = momentum buf + (1 - dampening) g, at
+// first buf = g; p -= lr (nesterov ? g + momentum buf : buf).
+
+struct SgdOptions {
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false, maximize = false;  // maximize: moves along the gradient
+  std::optional<DType> state_dtype{};       // absent: f32
+
+  static constexpr std::string_view name = "Sgd";
+  static constexpr StateLayout layout{.names = {"momentum_buffer"}, .has_step = false};
+  UpdateRule rule() const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+using Sgd = ElementwiseOptimizer<SgdOptions>;
+extern template class ElementwiseOptimizer<SgdOptions>;
+
+// Adam (Kingma & Ba 2015) and AdamW, with weight decay decoupled from the gradient (Loshchilov &
+// Hutter 2019). They mirror torch.optim.Adam and AdamW:  m = beta1 m + (1 - beta1) g;  v = beta2 v
+// + (1 - beta2) g^2; p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps).
+
+/// The layout of both; max_exp_avg_sq is AMSGrad's.
+inline constexpr StateLayout adam_layout{.names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+                                         .essential = 2};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0;  // decay is added to the gradient
+  std::optional<DType> state_dtype{};   // absent: f32
+  bool amsgrad = false;                 // divides by the largest v until now (Reddi et al. 2018)
+  bool maximize = false;                // moves along the gradient, not against it
+
+  static constexpr std::string_view name = "Adam";
+  static constexpr StateLayout layout = adam_layout;
+  UpdateRule rule() const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+/// The same with PyTorch's other default; decay shrinks the parameter itself, by lr * weight_decay.
+struct AdamWOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0.01;
+  std::optional<DType> state_dtype{};
+  bool amsgrad = false, maximize = false;
+
+  static constexpr std::string_view name = "AdamW";
+  static constexpr StateLayout layout = adam_layout;
+  UpdateRule rule() const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+using Adam = ElementwiseOptimizer<AdamOptions>;
+using AdamW = ElementwiseOptimizer<AdamWOptions>;
+
+extern template class ElementwiseOptimizer<AdamOptions>;
+extern template class ElementwiseOptimizer<AdamWOptions>;
+
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2): a step
+// of length lr in every element, u = sign(beta1 m + (1 - beta1) g); p -= lr (u + weight_decay p);
+// m = beta2 m + (1 - beta2) g. It has one state tensor, Adam has two; its lr is 3 to 10 times
+// smaller.
+
+struct LionOptions {
+  double lr = 1e-4;
+  std::array<double, 2> betas{0.9, 0.99};
+  double weight_decay = 0;
+  std::optional<DType> state_dtype{};  // absent: f32
+  bool maximize = false;               // moves along the gradient, not against it
+
+  static constexpr std::string_view name = "Lion";
+  static constexpr StateLayout layout{.names = {"exp_avg"}, .essential = 1, .numbered = false};
+  UpdateRule rule() const { return rule::Lion{betas[0], betas[1], weight_decay}; }
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+using Lion = ElementwiseOptimizer<LionOptions>;
+
+// RMSprop (Hinton 2012, lecture 6e; Graves 2013 for the centered form). Mirrors
+// torch.optim.RMSprop: v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps). If centered, v
+// - avg(g)^2 replaces v; if momentum is not 0, the quotient goes through a momentum buffer.
+
+struct RmspropOptions {
+  double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool centered = false, maximize = false;  // maximize: moves along the gradient
+  std::optional<DType> state_dtype{};       // absent: f32
+
+  static constexpr std::string_view name = "Rmsprop";
+  static constexpr StateLayout layout{
+      .names = {"square_avg", "momentum_buffer", "grad_avg"}, .essential = 1, .numbered = false};
+  UpdateRule rule() const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+using Rmsprop = ElementwiseOptimizer<RmspropOptions>;
+extern template class ElementwiseOptimizer<RmspropOptions>;
+
+// LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2): Adam's
+// direction u = m / (sqrt(v) + eps) + weight_decay p, moments corrected for their bias, scaled to
+// the length of the parameter tensor: p -= lr |p| / |u| u (factor 1 if a norm is 0). Not
+// elementwise: the model for optimizers that need more than a rule.
+
+struct LambOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-6, weight_decay = 0;
+  std::optional<DType> state_dtype{};  // absent: f32
+  bool maximize = false;               // moves along the gradient, not against it
+
+  static constexpr std::string_view name = "Lamb";
+  static constexpr StateLayout layout{.names = {"exp_avg", "exp_avg_sq"}, .essential = 2};
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+class Lamb final : public GroupedOptimizer<LambOptions> {
+ public:
+  using GroupedOptimizer::GroupedOptimizer;
+
+ private:
+  StateMask needed_state(int /*group*/, const Tensor& /*parameter*/) const override { return 3; }
+  void update(int group, const Batch& batch, Backend& backend) override;
+};
+
+// Muon (Jordan et al. 2024): a few Newton-Schulz iterations in low precision bring the momentum of
+// a matrix near the closest orthogonal one, U V^T of its singular value decomposition. Mirrors
+// torch.optim.Muon, with two differences. Parameters that are not matrices are accepted as well and
+// updated as AdamW does (convolution weights count as matrices [out, the rest]). And the dtype of
+// the iteration is an option, so that its need for precision can be studied.
 
 /// The factor of the rate of a matrix [rows, columns].
 enum class MuonScale : uint8_t {

@@ -5,7 +5,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
-#include <halftone/optim/gradient_lists.h>
+#include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
 

@@ -17,7 +17,7 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/adam.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/train/task_steps.h>
 

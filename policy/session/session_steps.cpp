@@ -9,7 +9,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/optim/update_watch.h>
+#include <halftone/optim/optimizer.h>
 #include <halftone/policy/file/json_value.h>
 #include <halftone/policy/session/session.h>
 #include <halftone/policy/session/treated_op.h>

@@ -12,7 +12,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/update_rules.h>
 #include <halftone/nn/module.h>
-#include <halftone/optim/update_watch.h>
+#include <halftone/optim/optimizer.h>
 
 namespace halftone::policy {
 

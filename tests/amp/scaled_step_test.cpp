@@ -4,7 +4,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/halftone.h>
-#include <halftone/optim/gradient_lists.h>
+#include <halftone/optim/optimizer.h>
 
 #include "../temporary_directory.h"
 #include "own_optimizer.h"

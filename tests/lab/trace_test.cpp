@@ -12,7 +12,7 @@
 #include <halftone/core/random.h>
 #include <halftone/lab/trace.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/sgd.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/telemetry/observation.h>
 

@@ -7,7 +7,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/adam.h>
+#include <halftone/optim/optimizers.h>
 
 #include "../temporary_directory.h"
 

@@ -9,7 +9,7 @@
 #include <halftone/core/tensor.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/sgd.h>
+#include <halftone/optim/optimizers.h>
 
 #include "../temporary_directory.h"
 

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include <halftone/core/factory.h>
-#include <halftone/optim/clip_grad.h>
-#include <halftone/optim/sgd.h>
+#include <halftone/optim/optimizer.h>
+#include <halftone/optim/optimizers.h>
 
 namespace halftone::test::clip_grad_test {
 

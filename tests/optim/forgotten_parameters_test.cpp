@@ -7,7 +7,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/sgd.h>
+#include <halftone/optim/optimizers.h>
 
 namespace halftone::test::forgotten_parameters_test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/optim/lr_schedule.h>
-#include <halftone/optim/sgd.h>
+#include <halftone/optim/optimizers.h>
 
 namespace halftone::test::lr_schedule_test {
 

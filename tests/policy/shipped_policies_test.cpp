@@ -13,8 +13,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/optim/adam.h>
-#include <halftone/optim/sgd.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/session/session.h>
 
