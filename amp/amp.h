@@ -2,9 +2,9 @@
 #pragma once
 
 #include <halftone/amp/autocast.h>
-#include <halftone/amp/loss_scale/grad_scaler.h>
-#include <halftone/amp/master_weights.h>
 #include <halftone/amp/cast_policy.h>
+#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/master_weights.h>
 #include <halftone/amp/precision_log.h>
 #include <halftone/amp/strategy.h>
 #include <halftone/amp/strategy_bytes.h>

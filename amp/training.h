@@ -23,7 +23,7 @@
 
 #include <halftone/amp/autocast.h>
 #include <halftone/amp/convert_state.h>
-#include <halftone/amp/loss_scale/grad_scaler.h>
+#include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/session.h>
 #include <halftone/amp/strategy.h>

@@ -268,7 +268,7 @@ Var Tape::operand(const Var& x) {
   return entry;
 }
 
-// === 6. The loss scaler === in the library: amp/loss_scale/grad_scaler.h, core/loss_scale.h ======
+// === 6. The loss scaler === in the library: amp/grad_scaler.h, core/loss_scale.h ======
 // f16 ends at 6e-8, and many gradients are smaller. So the loss is multiplied by a large scale, and
 // with it every gradient; the update divides again, in f32. If gradients become infinite, the step
 // is skipped and the scale is halved. After many steps without that it is doubled.

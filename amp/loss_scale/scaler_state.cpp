@@ -1,5 +1,5 @@
 // The scaler's state dictionary, under PyTorch's names.
-#include <halftone/amp/loss_scale/grad_scaler.h>
+#include <halftone/amp/grad_scaler.h>
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>

@@ -1,5 +1,5 @@
 // The stages of an optimizer between two calls of update(), and the multiplications of each stage.
-#include <halftone/amp/loss_scale/grad_scaler.h>
+#include <halftone/amp/grad_scaler.h>
 
 #include <algorithm>
 
