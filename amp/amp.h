@@ -5,7 +5,5 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
-#include <halftone/amp/precision_log.h>
 #include <halftone/amp/strategy.h>
-#include <halftone/amp/strategy_bytes.h>
 #include <halftone/amp/training.h>

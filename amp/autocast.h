@@ -1,3 +1,66 @@
+// Casts of parameters, kept until a region ends, so that a weight used ten times is cast once. An
+// entry holds its source and knows the storage, its version and the dtype of the cast. So a reused
+// address, an updated weight or a second dtype cannot give a wrong hit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <halftone/amp/cast_policy.h>
+#include <halftone/autograd/slots.h>
+#include <halftone/core/language.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone::amp {
+
+struct CacheCounters {
+  int64_t hits = 0, misses = 0, bytes = 0;  // bytes: of all casts made
+};
+
+class CastCache {
+ public:
+  /// Returns whether to keep casts of x: an f32 leaf that requires a gradient and is not a view.
+  static bool serves(const Tensor& x);
+  /// Returns x in `dtype`, as a recorded cast whether or not recording is on: training can later
+  /// use an entry made under NoGrad. Its bytes are charged to MemoryUse::cast_cache until the last
+  /// graph that uses it is destroyed. channels_last: a new cast has this order in memory.
+  Tensor cast(const Tensor& x, DType dtype, bool channels_last = false);
+  void clear() { entries_.clear(); }
+  std::size_t size() const { return entries_.size(); }
+  const CacheCounters& counters() const { return counters_; }
+
+ private:
+  struct Key {
+    const AutogradMeta* source;  // the leaf: gradients must reach this one
+    DType dtype;
+    bool operator==(const Key&) const = default;
+  };
+  struct HashKey {
+    std::size_t operator()(const Key& key) const {
+      return std::hash<const void*>{}(key.source) ^ std::size_t(key.dtype);
+    }
+  };
+  struct Entry {
+    Tensor source;                     // keeps the leaf alive
+    std::shared_ptr<Storage> storage;  // and the data it was cast from
+    uint64_t version;
+    Tensor result;
+  };
+  std::unordered_map<Key, Entry, HashKey> entries_;
+  CacheCounters counters_;
+};
+
 // Autocast: inside a region, operations run in the dtypes that a policy gives them. The casts are
 // recorded, so backward needs nothing more.
 //
@@ -7,19 +70,6 @@
 // Regions belong to a thread, nest, can be disabled inside another region, and also end by an
 // exception. All regions inside the outermost share its cast cache, which ends with it. Mirrors
 // torch.autocast.
-#pragma once
-
-#include <memory>
-#include <optional>
-#include <thread>
-#include <utility>
-
-#include <halftone/amp/cast_cache.h>
-#include <halftone/amp/cast_policy.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/language.h>
-
-namespace halftone::amp {
 
 class Session;  // amp/session.h
 
@@ -87,5 +137,61 @@ std::optional<DType> autocast_dtype(Device device = Device::cpu());
 int64_t casts_made();
 /// Returns the cache of the outermost region of this thread; null outside.
 const CastCache* active_cast_cache();
+
+// The log of autocast. For every operation that ran in a region: the number of calls, the casts,
+// the bytes that they wrote, the cache hits, and the values that casts destroyed: they became zero
+// by underflow or infinite by overflow.
+//
+//   amp::PrecisionLog log;
+//   amp::autocast(f16, [&] { return loss_of(model, batch); });
+//   std::cout << log;
+
+/// Records the regions of its thread from construction to destruction (only the innermost log
+/// does). It reads every cast tensor, which costs time; without a log nothing is read.
+class PrecisionLog {
+ public:
+  /// Calls of one operation with equal decisions.
+  struct Entry {
+    std::string op;
+    CastDecision decided;
+    std::string runs_in;  // dtype of the kernel's inputs, "bf16 -> f32" if it widens
+    int64_t calls = 0;
+    int64_t casts = 0;  // inputs that were replaced by casts, cached ones included
+    int64_t cache_hits = 0;
+    int64_t bytes = 0;        // written by the casts that were made
+    int64_t to_zero = 0;      // elements that became zero by the cast
+    int64_t to_infinity = 0;  // elements that became infinite by the cast
+  };
+  /// One decision, reported by the region.
+  struct Event {
+    const OpInfo* op;
+    CastDecision decided;
+    std::span<const Tensor> before, after;
+    bool f32_result;
+    int64_t cache_hits, bytes;
+  };
+
+  PrecisionLog();
+  ~PrecisionLog();
+  PrecisionLog(const PrecisionLog&) = delete;
+  PrecisionLog& operator=(const PrecisionLog&) = delete;
+  static PrecisionLog* active();
+
+  void record(const Event& event);
+  void clear();
+  /// Returns entries in the order in which the operations first ran.
+  std::vector<Entry> entries() const;
+  /// Returns sums over all entries, named "total".
+  Entry total() const;
+
+ private:
+  using Key = std::tuple<std::string, CastDecision, std::string>;
+  std::map<Key, std::pair<std::size_t, Entry>> entries_;  // with the position of the first call
+  int number_;
+  PrecisionLog* before_;
+};
+
+/// Prints a table, one line per entry, then the total.
+std::ostream& operator<<(std::ostream& out, const PrecisionLog& log);
 
 }  // namespace halftone::amp

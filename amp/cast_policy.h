@@ -2,7 +2,7 @@
 // classes, as data that can be changed, printed and compared.
 //   operation asks (OpInfo) -> policy decides -> region casts (autocast.h) -> operation computes
 // The default gives each operation the class that it asks for, which is PyTorch's list for CUDA.
-// Published lists are presets (presets.cpp).
+// Published lists are presets (cast_policy.cpp).
 #pragma once
 
 #include <iosfwd>
@@ -96,5 +96,19 @@ class CastPolicy {
   std::string name_;
   std::map<std::string_view, CastDecision> decisions_;  // of every operation
 };
+
+// Published casting lists, as data: the casts of each system, with the source of its list.
+
+struct Preset {
+  struct List {
+    CastClass cast_class;
+    std::vector<std::string_view> operations;
+  };
+  std::string_view name;
+  /// Returns the class of an operation that no list names, from the class that it asks for.
+  CastClass (*otherwise)(CastClass asked);
+  std::vector<List> lists;
+};
+std::span<const Preset> presets();
 
 }  // namespace halftone::amp

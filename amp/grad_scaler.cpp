@@ -5,6 +5,11 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/captured_step.h>
+#include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
@@ -243,6 +248,154 @@ void GradScaler::update(std::optional<double> new_scale) {
   }
   progress_.clear();
   overflowed_.assign(scales_.size(), {});
+}
+
+// The scaler's state dictionary, under PyTorch's names.
+
+namespace {
+constexpr std::string_view loading_scale = "GradScaler.load_state_dict";
+
+std::string key(std::string_view name, std::size_t loss) {
+  std::string text(name);
+  if (loss > 0) text += '.', text += std::to_string(loss);
+  return text;
+}
+}  // namespace
+
+optim::NamedTensors GradScaler::state_dict() const {
+  optim::NamedTensors state;
+  if (!enabled()) return state;
+  for (std::size_t i = 0; i < scales_.size(); ++i) {
+    const LossScale s = scales_[i].read();
+    state[key("scale", i)] = scalar(double(s.scale), f64);
+    state[key("growth_factor", i)] = scalar(s.options.growth_factor, f64);
+    state[key("backoff_factor", i)] = scalar(s.options.backoff_factor, f64);
+    state[key("growth_interval", i)] = scalar(double(s.options.growth_interval), i64);
+    state[key("_growth_tracker", i)] = scalar(double(s.growth_tracker), i64);
+    if (s.options.hysteresis > 1)
+      state[key("_hysteresis", i)] = scalar(double(s.overflows_left), i64);
+  }
+  return state;
+}
+
+void GradScaler::load_state_dict(const optim::NamedTensors& state) {
+  if (!enabled()) return;
+  if (state.empty())
+    fail<UsageError>(loading_scale,
+                     "the state is empty: it was saved by a disabled scaler. Disable this "
+                     "one, or leave the state out.");
+  Entries entries(loading_scale, "a GradScaler with the same number of losses", state);
+  std::vector<LossScale> loaded;
+  for (const DeviceLossScale& s : scales_) loaded.push_back(s.read());
+  for (std::size_t i = 0; i < loaded.size(); ++i) {
+    LossScale& s = loaded[i];
+    s.options.init_scale = entries.number(key("scale", i));
+    s.options.growth_factor = entries.number(key("growth_factor", i));
+    s.options.backoff_factor = entries.number(key("backoff_factor", i));
+    s.options.growth_interval = entries.count(key("growth_interval", i), "growth_interval");
+    s.growth_tracker = entries.count(key("_growth_tracker", i), "_growth_tracker");
+    s.options.check(loading_scale);
+    s.scale = float(s.options.init_scale);
+    if (const std::string left = key("_hysteresis", i); entries.has(left))
+      s.overflows_left = int(std::min<int64_t>(entries.count(left, left), s.options.hysteresis));
+  }
+  entries.refuse_rest();
+  // The progress of a step that has begun does not change, as in PyTorch.
+  for (std::size_t i = 0; i < loaded.size(); ++i) scales_[i].write(loaded[i]);
+}
+
+// A loss scale is three scalars, which the backend updates.
+
+DeviceLossScale::DeviceLossScale(const LossScaleOptions& options) : options_(options) {
+  const MemoryScope scope(MemoryUse::workspace);
+  const LossScale initial{.options = options};
+  scale_ = scalar(double(initial.scale), f32);
+  growth_tracker_ = scalar(double(initial.growth_tracker), i64);
+  overflows_left_ = scalar(double(initial.overflows_left), i32);
+}
+
+DeviceLossScale::DeviceLossScale(const DeviceLossScale& other) : options_(other.options_) {
+  const MemoryScope scope(MemoryUse::workspace);
+  scale_ = other.scale_.clone(), growth_tracker_ = other.growth_tracker_.clone();
+  overflows_left_ = other.overflows_left_.clone();
+}
+
+DeviceLossScale& DeviceLossScale::operator=(const DeviceLossScale& other) {
+  return *this = DeviceLossScale(other);
+}
+
+void DeviceLossScale::set_options(const LossScaleOptions& options) {
+  if (options_.hysteresis != options.hysteresis) fill_with(overflows_left_, options.hysteresis);
+  options_ = options;
+}
+
+void DeviceLossScale::move_to(Device device) {
+  if (scale_.device() == device) return;
+  const MemoryScope scope(MemoryUse::workspace);
+  for (Tensor* x : {&scale_, &growth_tracker_, &overflows_left_}) *x = x->to(device);
+  present_ = {};
+}
+
+const Tensor& DeviceLossScale::present() {
+  // A copy is valid either inside the capture that made it or outside of captures: a replay has
+  // another scale.
+  const uint64_t version =
+      2 * scale_.storage()->version() + (backend_for(scale_).capturing() ? 1 : 0);
+  if (present_.defined() && present_version_ == version) return present_;
+  const MemoryScope scope(MemoryUse::workspace);
+  present_ = scale_.clone(), present_version_ = version;
+  return present_;
+}
+
+void DeviceLossScale::next(const Tensor& found_inf) {
+  backend_for(scale_).next_loss_scale(options_, found_inf.to(scale_.device()), scale_,
+                                      growth_tracker_, overflows_left_);
+  if (recording_step())
+    repeat_on_replay([scale = scale_] { mark_written(scale); });  // for present()
+}
+
+void DeviceLossScale::set(double scale) { fill_with(scale_, scale); }
+
+LossScale DeviceLossScale::read() const {
+  return {.options = options_,
+          .scale = float(scale_.item()),
+          .growth_tracker = int64_t(growth_tracker_.item()),
+          .overflows_left = int(overflows_left_.item())};
+}
+
+void DeviceLossScale::write(const LossScale& values) {
+  options_ = values.options;
+  fill_with(scale_, double(values.scale));
+  fill_with(growth_tracker_, double(values.growth_tracker));
+  fill_with(overflows_left_, double(values.overflows_left));
+}
+
+// The decision to skip a step, and the search for the gradient that overflowed.
+
+bool host_decides(Decision decision, const Tensor& flag) {
+  return decision == Decision::where_free && flag.device().kind == DeviceKind::cpu;
+}
+
+Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control, Decision decision) {
+  Stepped stepped = control.skip.defined() ? Stepped(control.skip) : Stepped(true);
+  if (stepped.known() || host_decides(decision, control.skip)) {
+    if (stepped) optimizer.step({.factor = control.factor, .knows_scale = true});
+  } else {
+    optimizer.step({.factor = control.factor, .skip = control.skip, .knows_scale = true});
+  }
+  return stepped;
+}
+
+std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients) {
+  std::size_t position = 0;
+  for (Tensor gradient : gradients) {
+    if (!gradient.defined()) continue;
+    Tensor found_inf = zeros({}, f32, gradient.device());
+    backend_for(gradient).unscale({&gradient, 1}, {}, found_inf);
+    if (found_inf.item() != 0) return position;
+    ++position;
+  }
+  return {};
 }
 
 }  // namespace halftone::amp

@@ -1,3 +1,105 @@
+// A loss scale whose state is in device memory, so that a step changes it without the host. The
+// rule is that of core/loss_scale.h, as Backend::next_loss_scale. A value: copies are independent.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <halftone/core/loss_scale.h>
+#include <halftone/core/tensor.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::amp {
+
+using halftone::HysteresisRule, halftone::LossScale, halftone::LossScaleOptions, halftone::next;
+
+class DeviceLossScale {
+ public:
+  /// Starts on the CPU, at init_scale.
+  explicit DeviceLossScale(const LossScaleOptions& options);
+  DeviceLossScale(const DeviceLossScale& other);
+  DeviceLossScale& operator=(const DeviceLossScale& other);
+  DeviceLossScale(DeviceLossScale&&) = default;
+  DeviceLossScale& operator=(DeviceLossScale&&) = default;
+  ~DeviceLossScale() = default;
+
+  const LossScaleOptions& options() const { return options_; }
+  /// Does not change the scale and the growth tracker. A new hysteresis restarts its count.
+  void set_options(const LossScaleOptions& options);
+  /// Does nothing if the state is on `device` already; otherwise waits for the copy.
+  void move_to(Device device);
+
+  /// Returns the present scale, f32 scalar. The returned tensor never changes: after a change of
+  /// the scale, present() returns another tensor.
+  const Tensor& present();
+  /// Updates the scale after a step. `found_inf`, an f32 scalar on any device, is not 0 if the
+  /// step overflowed.
+  void next(const Tensor& found_inf);
+  void set(double scale);
+
+  /// Copies the state to the host, and waits for the device. write() works in place.
+  LossScale read() const;
+  void write(const LossScale& values);
+
+ private:
+  LossScaleOptions options_;
+  Tensor scale_, growth_tracker_, overflows_left_;  // f32, i64, i32 scalars
+  Tensor present_{};                                // a copy of scale_ ...
+  uint64_t present_version_ = 0;                    // ... as of this version
+};
+
+// Whether a step was taken. On a GPU the update itself decides whether the gradients overflowed.
+// The answer stays on the device until the program asks for it, so that the host does not wait
+// in each step.
+//
+//   training.step();                           // waits for nothing
+//   if (training.step()) schedule.step();      // on a GPU, waits
+
+class Stepped {
+ public:
+  /// A known answer.
+  explicit Stepped(bool stepped) : stepped_(stepped) {}
+  /// An answer in device memory: f32 scalar, not 0 if the step was skipped.
+  explicit Stepped(Tensor skip) : skip_(std::move(skip)) {}
+
+  /// Returns whether the weights were updated. The first call reads the device.
+  operator bool() const {
+    if (skip_.defined()) stepped_ = skip_.item() == 0, skip_ = {};
+    return stepped_;
+  }
+  /// Returns whether the host has the answer, so that reading it does not wait.
+  bool known() const { return !skip_.defined(); }
+  /// Returns the scalar that the answer will be read from; undefined if the answer is known.
+  const Tensor& skip() const { return skip_; }
+
+ private:
+  mutable Tensor skip_{};
+  mutable bool stepped_ = true;
+};
+
+/// Where the decision to skip a step is made.
+enum class Decision {
+  where_free,  // on the CPU by the host, since reading costs nothing; on a GPU by the update
+  in_update,   // by the update, also on the CPU, as on a GPU; for tests
+};
+
+/// Returns whether the host decides: `decision` permits it, and it can read `flag` without waiting.
+bool host_decides(Decision decision, const Tensor& flag);
+
+/// Steps the optimizer unless control.skip is not 0, and returns whether it did. If the host
+/// decides, it does not call the optimizer for a skipped step; otherwise the update decides.
+Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control,
+             Decision decision = Decision::where_free);
+
+/// Returns the position of the first gradient with an infinity or NaN; undefined gradients are not
+/// counted. Reads from the device, gradient by gradient.
+std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients);
+
 // Loss scaling multiplies the loss by a factor that lifts small gradients into f16's range, and
 // divides gradients by it before the update. A step whose gradients overflowed is skipped and
 // lowers the factor. bf16 has f32's range and needs no loss scaling.
@@ -10,18 +112,6 @@
 //
 // Methods, states and errors are those of torch.amp.GradScaler. The scale and the results of checks
 // are in device memory: only the methods that say so wait for a GPU.
-#pragma once
-
-#include <functional>
-#include <map>
-#include <optional>
-#include <vector>
-
-#include <halftone/amp/loss_scale/device_loss_scale.h>
-#include <halftone/amp/loss_scale/stepped.h>
-#include <halftone/optim/optimizer.h>
-
-namespace halftone::amp {
 
 struct ScalerUse {
   bool enabled = true;  // false: everything passes through

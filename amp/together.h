@@ -58,7 +58,7 @@ class TogetherRoute final : public GradientRoute {
   void share_out();
   void make_masters_of_parts();
   std::vector<int64_t> begins_of_parts() const;
-  // --- states (together_state.cpp)
+  // --- states (together.cpp)
   std::optional<std::size_t> parameter_of_entry(std::string_view name) const;
   void require_shapes(const optim::NamedTensors& state) const;
   optim::NamedTensors taken_from_rank_0(const optim::NamedTensors& state) const;

@@ -1,20 +1,25 @@
 // Applies a strategy to a model and an optimizer, and implements the verbs of a step. State:
-// training_state.cpp.
+// training.cpp.
 #include <halftone/amp/training.h>
 
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 
+#include <halftone/amp/master_weights.h>
 #include <halftone/amp/session.h>
 #include <halftone/amp/together.h>
 #include <halftone/amp/training_core.h>
-#include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/memory.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/nn/norm.h>
+#include <halftone/nn/state_dict.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
@@ -470,6 +475,317 @@ const std::string& Training::first_overflow() const {
 
 std::shared_ptr<Session> Training::set_session(std::shared_ptr<Session> session) {
   return std::exchange(core_->region.session, std::move(session));
+}
+
+// The route of one process.
+
+void GradientRoute::rescale(const Tensor& old) { core_.scaler.rescale(core_.stepping(), old); }
+
+void GradientRoute::end_backward() {
+  if (core_.masters && core_.strategy.accumulate_in_f32) core_.masters->collect();
+}
+
+void GradientRoute::no_backward() {
+  fail<UsageError>("Training.no_backward",
+                   "this training is not part of a group. Call train_together() first, or leave it "
+                   "out.");
+}
+
+void GradientRoute::begin_step() {
+  if (core_.strategy.wire != distributed::WireFormat{})
+    fail<UsageError>("Training.step", "under ", core_.strategy.name, " gradients travel in ",
+                     name(core_.strategy.wire),
+                     " to a sum, and here nothing is summed up. Call train_together() before the "
+                     "first step, also for one process.");
+}
+
+Tensor GradientRoute::norm(double norm_type) const {
+  return optim::norm_of(core_.stepping().gradients(), norm_type);
+}
+
+std::vector<Tensor> GradientRoute::parameters() const {
+  return core_.masters ? core_.masters->parameters() : core_.optimizer.parameters();
+}
+
+Tensor GradientRoute::weight(std::size_t index) const {
+  const Tensor parameter = parameters().at(index);
+  if (!is_short_float(parameter)) return parameter.detach();
+  return core_.masters ? core_.masters->weight(index) : Cast::converted(parameter, f32);
+}
+
+void GradientRoute::on_rank_0(std::string_view, const std::function<void()>& f) const { f(); }
+
+void GradientRoute::write_state(const std::function<void(const TensorSource&)>& write) const {
+  const optim::NamedTensors own = core_.state();
+  write(source_of(own));
+}
+
+optim::NamedTensors GradientRoute::part_of_state(
+    const std::function<optim::NamedTensors()>& make) const {
+  return make();
+}
+
+// Everything a training continues from, as named tensors. Loading checks everything first and
+// changes the model afterwards. States of other strategies: training.cpp.
+
+namespace {
+using optim::NamedTensors;
+
+/// Returns whether the model's tensors were saved in their present dtypes.
+bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
+  return std::ranges::all_of(nn::state_dict(model), [&](const auto& own) {
+    const auto found = given.find("model." + own.first);
+    return found == given.end() || !found->second.defined() ||
+           found->second.dtype() == own.second.dtype();
+  });
+}
+}  // namespace
+
+NamedTensors TrainingCore::state() const {
+  NamedTensors all;
+  add_part(all, "model.", nn::state_dict(model));
+  add_part(all, "optimizer.", masters ? masters->state_dict() : optimizer.state_dict());
+  add_part(all, "scaler.", scaler.state_dict());
+  if (region.session) add_part(all, "session.", region.session->state_dict());
+  const RandomKey random = default_generator().state();
+  all["generator"] =
+      from_vector(std::vector<int64_t>{int64_t(random.seed), int64_t(random.offset)}, {2}, i64);
+  all["strategy"] = text_tensor(strategy.name);
+  all["form"] = text_tensor(halftone::name(strategy.form));
+  if (const int64_t skipped = all_skipped_steps(); skipped > 0)
+    all["skipped_steps"] = from_vector(std::vector<int64_t>{skipped}, {}, i64);
+  return all;
+}
+
+namespace {
+/// Returns the given state as a state of this strategy, of whole tensors.
+NamedTensors fitting(const TrainingCore& core, const NamedTensors& given, Convert convert) {
+  Entries entries(loading_training, "a Training", given);
+  const bool same = entries.text("strategy") == core.strategy.name &&
+                    entries.text("form") == halftone::name(core.strategy.form) &&
+                    same_dtypes(given, core.model);
+  NamedTensors state = same ? given : converted(core, given, convert);
+  // A session's state of another policy, or of none, does not fit this one.
+  if (!same)
+    std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("session."); });
+  Entries unknown(loading_training, "a Training", state);
+  for (const std::string_view part : {"model.", "optimizer.", "scaler.", "session."})
+    unknown.part(part);
+  for (const char* name : {"generator", "strategy", "form", "skipped_steps"}) unknown.find(name);
+  unknown.refuse_rest();
+  return state;
+}
+}  // namespace
+
+void Training::write_state(const std::function<void(const TensorSource&)>& write) const {
+  core_->route->write_state(write);
+}
+
+NamedTensors Training::state_dict() const {
+  NamedTensors state;
+  write_state([&](const TensorSource& source) {
+    for (const TensorInfo& info : source.infos) state[info.name] = source.tensor(info.name);
+  });
+  return state;
+}
+
+void Training::load_state_dict(const NamedTensors& given, Convert convert) {
+  core_->load(core_->route->part_of_state([&] { return fitting(*core_, given, convert); }));
+}
+
+void TrainingCore::load(const NamedTensors& state) {
+  const NamedTensors weights = part_of(state, "model."), session = part_of(state, "session.");
+  // Each load checks before it changes anything, the model first; if a later one fails, the values
+  // loaded before it are restored.
+  NamedTensors before;
+  for (const auto& [name, x] : nn::state_dict(model)) before[name] = x.clone();
+  NamedTensors session_before;
+  if (!session.empty() && region.session) {
+    for (const auto& [name, x] : region.session->state_dict()) session_before[name] = x.clone();
+    region.session->load_state_dict(session);
+  }
+  try {
+    nn::load_state_dict(model, weights);
+    load_except_model(state);
+  } catch (...) {
+    nn::load_state_dict(model, before);
+    if (!session_before.empty()) region.session->load_state_dict(session_before);
+    throw;
+  }
+}
+
+void TrainingCore::load_except_model(const NamedTensors& given) {
+  Entries entries(loading_training, "a Training", given);
+  const std::vector<int64_t> key = entries.take("generator", {2}, i64).to_vector<int64_t>();
+  const int64_t skipped =
+      entries.has("skipped_steps") ? entries.count("skipped_steps", "number of skipped steps") : 0;
+  const NamedTensors of_scaler = entries.part("scaler.");
+  GradScaler trial = scaler;
+  trial.load_state_dict(of_scaler);
+  stepping().load_state_dict(entries.part("optimizer."));
+  scaler.load_state_dict(of_scaler);  // in place: captured steps go on from it
+  skipped_steps = skipped, skipped_on_device = {};
+  default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
+  zero_grad();
+  statistics = {};
+}
+
+void Training::save(const std::filesystem::path& path) const {
+  write_state([&](const TensorSource& source) {
+    stream_safetensors(path, source, {{"format", "pt"}, {"strategy", core_->strategy.name}});
+  });
+}
+
+void Training::load(const std::filesystem::path& path, Convert convert) {
+  const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
+  NamedTensors state;
+  const auto read = [&] {
+    SafetensorsFile file = nn::load_safetensors(path);
+    file.require_all();
+    state = std::move(file.tensors);
+  };
+  core_->route->on_rank_0("a state to load", read);
+  load_state_dict(state, convert);
+}
+
+// Conversion of weights between strategies: rewrites a state that another strategy saved as a state
+// of this one. Every tensor of the model is joined from its saved form and split into its form in
+// this strategy; the model itself does not change.
+
+namespace {
+constexpr std::string_view loading = loading_training;
+using optim::NamedTensors;
+
+/// A parameter or buffer of the model; tied ones have several names.
+struct ModelTensor {
+  Tensor target;
+  std::vector<std::string> names{};       // entries of the state
+  std::optional<std::size_t> position{};  // among the optimizer's parameters; absent: frozen
+};
+
+std::vector<ModelTensor> tensors_of(const nn::Module& model,
+                                    const std::vector<Tensor>& parameters) {
+  const auto body = [](const auto& x) { return x.body().get(); };
+  std::vector<ModelTensor> list;
+  for (const auto& [name, x] : nn::state_dict(model)) {
+    auto known = std::ranges::find(list, x.body().get(),
+                                   [&](const ModelTensor& t) { return body(t.target); });
+    if (known == list.end()) {
+      known = list.insert(list.end(), {.target = x});
+      const auto own = std::ranges::find(parameters, x.body().get(), body);
+      if (own != parameters.end()) known->position = std::size_t(own - parameters.begin());
+    }
+    known->names.push_back("model." + name);
+  }
+  return list;
+}
+
+/// Takes a tensor's saved value, which must be equal under each of its names.
+Tensor take_value(Entries& entries, const ModelTensor& tensor) {
+  Tensor value = entries.take(tensor.names[0]);
+  if (value.shape() != tensor.target.shape())
+    fail<ShapeError>(loading, '"', tensor.names[0], "\" is ", described(value), " instead of ",
+                     tensor.target.shape(), ". Build the model with the sizes that were saved.");
+  if (tensor.position && value.dtype() != f64 && value.dtype() != f32 && !is_short_float(value))
+    fail<DTypeError>(loading, '"', tensor.names[0], "\" is ", described(value),
+                     ", but weights are saved in f64, f32, bf16 or f16. The state is damaged.");
+  for (std::size_t i = 1; i < tensor.names.size(); ++i)
+    if (const Tensor other = entries.take(tensor.names[i]);
+        other.dtype() != value.dtype() || !same_values(other, value))
+      fail<UsageError>(loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
+                       "\", but the model has the two tied. Load a state of a model that has them "
+                       "tied as well.");
+  return value;
+}
+
+std::string companion_entry(WeightForm form, std::size_t position) {
+  std::string text("optimizer.");
+  text += facts(form).companion, text += '.';
+  return text += std::to_string(position);
+}
+
+/// Returns the weight of a saved parameter and its companion, which it takes.
+Tensor take_weight(Entries& entries, WeightForm form, const Tensor& parameter,
+                   std::size_t position) {
+  require_form(loading, form, parameter.dtype());
+  if (!facts(form).has_companion()) return joined_weight(form, parameter, {});
+  const std::string entry = companion_entry(form, position);
+  const Tensor companion = entries.take(entry);
+  if (companion.shape() != parameter.shape() ||
+      companion.dtype() != facts(form).companion_dtype(parameter.dtype()))
+    fail<ShapeError>(loading, '"', entry, "\" is ", described(companion), ", which does not fit ",
+                     described(parameter), ". The state is damaged.");
+  return joined_weight(form, parameter, companion);
+}
+
+Tensor converted_to(DType dtype, const Tensor& x) {
+  Tensor y = empty(x.shape(), dtype, x.device());
+  backend_for(x).copy(x, y);
+  return y;
+}
+
+/// Returns the form of a parameter: parameters that the strategy left in f32 have none.
+WeightForm form_of(const Tensor& parameter, WeightForm form) {
+  return is_short_float(parameter) ? form : WeightForm::plain;
+}
+}  // namespace
+
+NamedTensors converted(const TrainingCore& training, const NamedTensors& given, Convert convert) {
+  const Strategy& strategy = training.strategy;
+  Entries entries(loading, "a Training", given);
+  const std::string saved_under = entries.text("strategy"), form_name = entries.text("form"),
+                    from = shortened(saved_under, 80);
+  const std::optional<WeightForm> saved_form = weight_form_named(form_name);
+  if (!saved_form)
+    fail<FormatError>(loading, "\"form\" is ", in_quotes(form_name),
+                      ", which is not a form of weights. The state is damaged, or newer than this "
+                      "library.");
+  if (convert == Convert::refuse)
+    fail<UsageError>(loading, "the state was saved under ", from,
+                     saved_under == strategy.name ? " with other options" : "", ", this is ",
+                     strategy.name, ". Pass Convert::lossless or Convert::rounding to convert it.");
+  const auto require_same = [&](const Tensor& held, const Tensor& value, const std::string& name) {
+    if (convert == Convert::lossless && !same_values(held, value))
+      fail<UsageError>(loading, strategy.name, " cannot hold what ", from, " saved to the bit: \"",
+                       name, "\" would be rounded. Pass Convert::rounding to accept that.");
+  };
+  const auto require_range = [&](DType dtype, const Tensor& value, const std::string& name) {
+    if (const std::optional<double> lost = lost_value(value, dtype))
+      fail<DTypeError>(loading, '"', name, "\" has ", *lost, ", which ", dtype,
+                       " cannot hold. Convert to a strategy with a wider dtype.");
+  };
+  const MemoryScope scope(MemoryUse::workspace);
+  NamedTensors state;
+  for (const ModelTensor& tensor : tensors_of(training.model, training.route->parameters())) {
+    const Tensor value = take_value(entries, tensor);
+    Tensor stored = empty(tensor.target.shape(), tensor.target.dtype()), companion;
+    if (!tensor.position) {
+      require_range(stored.dtype(), value, tensor.names[0]);
+      stored = converted_to(tensor.target.dtype(), value);
+      require_same(stored, value, tensor.names[0]);
+    } else {
+      const Tensor weight =
+          take_weight(entries, form_of(value, *saved_form), value, *tensor.position);
+      require_range(stored.dtype(), weight, tensor.names[0]);
+      const WeightForm form = form_of(stored, strategy.form);
+      if (!!facts(form).has_companion())
+        companion = empty(stored.shape(), facts(form).companion_dtype(stored.dtype()));
+      store_weight(form, weight, stored, companion);
+      require_same(joined_weight(form, stored, companion), weight, tensor.names[0]);
+      if (companion.defined()) state[companion_entry(form, *tensor.position)] = companion;
+    }
+    for (const std::string& name : tensor.names) state[name] = stored;
+  }
+  const NamedTensors own = training.state();
+  entries.find("optimizer.rounding");
+  if (own.contains("optimizer.rounding"))
+    state["optimizer.rounding"] = own.at("optimizer.rounding");
+  NamedTensors scaler = entries.part("scaler.");
+  if (scaler.empty() || !training.scaler.enabled()) scaler = training.scaler.state_dict();
+  add_part(state, "scaler.", scaler);
+  state.insert(entries.rest().begin(), entries.rest().end());
+  state["strategy"] = own.at("strategy"), state["form"] = own.at("form");
+  return state;
 }
 
 }  // namespace halftone::amp

@@ -1,3 +1,41 @@
+// Converts states of other strategies into states of this one.
+#pragma once
+
+#include <concepts>
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string_view>
+
+#include <halftone/amp/autocast.h>
+#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/master_weights.h>
+#include <halftone/amp/session.h>
+#include <halftone/amp/strategy.h>
+#include <halftone/autograd/slots.h>
+#include <halftone/core/communicator.h>
+#include <halftone/core/named_tensors.h>
+#include <halftone/distributed/options.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::amp {
+
+/// How to load a state that another strategy saved.
+enum class Convert {
+  refuse,    // an error
+  lossless,  // if this strategy can hold everything to the bit: f32 <-> o2 <-> split, kahan -> f32;
+             // not frozen parameters and buffers in a shorter dtype, which have no companion
+  rounding,  // rounds to what this strategy can hold
+};
+
+struct TrainingCore;
+/// Rewrites a state of whole tensors as a state of the training's strategy. Throws UsageError for
+/// conversions that `convert` does not allow; UsageError, ShapeError, DTypeError or FormatError for
+/// damaged states.
+optim::NamedTensors converted(const TrainingCore& training, const optim::NamedTensors& given,
+                              Convert convert);
+
 // One training loop for every strategy:
 //
 //   optim::AdamW adamw(model.parameters(), {.lr = 1e-3});
@@ -12,27 +50,6 @@
 // The object casts the model, stores masters, opens regions, scales the loss and saves all of it.
 // It prints a message on standard error if a mixed strategy cast nothing in the first step (the
 // model ran outside of forward()). On a GPU a step waits only if a number is requested.
-#pragma once
-
-#include <concepts>
-#include <filesystem>
-#include <functional>
-#include <initializer_list>
-#include <memory>
-#include <string_view>
-
-#include <halftone/amp/autocast.h>
-#include <halftone/amp/convert_state.h>
-#include <halftone/amp/grad_scaler.h>
-#include <halftone/amp/master_weights.h>
-#include <halftone/amp/session.h>
-#include <halftone/amp/strategy.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/communicator.h>
-#include <halftone/core/named_tensors.h>
-#include <halftone/distributed/options.h>
-
-namespace halftone::amp {
 
 class Training {
  public:

@@ -1,6 +1,6 @@
 // Reasons for cast classes that several operations share; a reason of one operation is in that
 // operation. `halftone-lab show` prints them. The classes follow PyTorch's list for CUDA
-// (amp/presets.cpp). The reasons come from number formats and kernels; a class that has only
+// (amp/cast_policy.cpp). The reasons come from number formats and kernels; a class that has only
 // historical reasons says so.
 #pragma once
 

@@ -253,7 +253,7 @@ Var cross_entropy(Tape& tape, const Var& logits, const std::vector<int>& labels)
   return loss;
 }
 
-// === 5. Autocast === in the library: amp/autocast.cpp, amp/cast_cache.cpp ========================
+// === 5. Autocast === in the library: amp/autocast.cpp, amp/autocast.cpp ========================
 // The model stays in f32, and its matrix products, which take the time, get 16-bit operands. relu
 // computes in the dtype that it gets. The loss gets f32 logits, because exp and log magnify what
 // rounding did. The library has a cast class for each operation; this network needs these three.

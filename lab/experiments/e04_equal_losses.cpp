@@ -4,7 +4,7 @@
 // workload's rate few updates are lost (E14).
 #include <ostream>
 
-#include <halftone/amp/strategy_bytes.h>
+#include <halftone/amp/strategy.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/experiments/paired.h>
 #include <halftone/lab/run.h>

@@ -2,7 +2,7 @@
 // MLP, a CNN and a GPT under every strategy.
 #include <set>
 
-#include <halftone/amp/strategy_bytes.h>
+#include <halftone/amp/strategy.h>
 #include <halftone/core/memory.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>

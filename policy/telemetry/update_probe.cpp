@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/amp/weight_storage.h>
+#include <halftone/amp/master_weights.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/formats/survey.h>

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../fixtures_directory.h"
-#include <halftone/amp/presets.h>
+#include <halftone/amp/cast_policy.h>
 
 #include "strategy_cases.h"
 

@@ -1,5 +1,5 @@
 // The predicted bytes of a strategy equal those of the ledger, to the byte.
-#include <halftone/amp/strategy_bytes.h>
+#include <halftone/amp/strategy.h>
 
 #include "../temporary_directory.h"
 #include "strategy_cases.h"

@@ -5,7 +5,7 @@
 #include <locale>
 #include <sstream>
 
-#include <halftone/amp/precision_log.h>
+#include <halftone/amp/autocast.h>
 #include <halftone/amp/strategy.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include <halftone/amp/precision_log.h>
+#include <halftone/amp/autocast.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/language.h>
 #include <halftone/core/memory.h>

@@ -2,7 +2,7 @@
 // what must be copied between devices if an optimizer has parameters on both.
 #include <limits>
 
-#include <halftone/amp/loss_scale/device_loss_scale.h>
+#include <halftone/amp/grad_scaler.h>
 #include <halftone/core/captured_step.h>
 
 #include "device_cases.h"

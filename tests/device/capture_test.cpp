@@ -3,7 +3,7 @@
 #include <exception>
 #include <thread>
 
-#include <halftone/amp/loss_scale/device_loss_scale.h>
+#include <halftone/amp/grad_scaler.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/telemetry/probe.h>

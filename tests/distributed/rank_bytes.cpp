@@ -6,7 +6,7 @@
 #include <cstring>
 #include <iostream>
 
-#include <halftone/amp/strategy_bytes.h>
+#include <halftone/amp/strategy.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/distributed/shards.h>
 #include <halftone/halftone.h>

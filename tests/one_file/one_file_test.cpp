@@ -9,7 +9,7 @@
 #include <limits>
 #include <string_view>
 
-#include <halftone/amp/strategy_bytes.h>
+#include <halftone/amp/strategy.h>
 #include <halftone/core/update_rules.h>
 #include <halftone/halftone.h>
 

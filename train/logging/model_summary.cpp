@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include <halftone/amp/strategy_bytes.h>
+#include <halftone/amp/strategy.h>
 #include <halftone/core/error.h>
 #include <halftone/train/class_name.h>
 
