@@ -70,7 +70,7 @@ struct Strategy {
   // --- settings that no name sets
   /// Replaces the preset `policy`; a subclass may use the tensors.
   std::shared_ptr<const CastPolicy> own_policy{};
-  /// Makes a model's session for a policy file's rules (policy/file/policy_file.h).
+  /// Makes a model's session for a policy file's rules (policy/policy_file.h).
   std::shared_ptr<const SessionSource> session{};
 
   /// Throws UsageError for unknown names, with the nearest known one.

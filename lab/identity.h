@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <halftone/lab/workloads/choices.h>
-#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/json_value.h>
 
 namespace halftone::lab {
 

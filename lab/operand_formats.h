@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::lab {
 

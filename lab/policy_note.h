@@ -5,7 +5,7 @@
 #include <string>
 
 #include <halftone/lab/workloads/workload.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

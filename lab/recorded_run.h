@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/lab/run.h>
-#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/json_value.h>
 
 namespace halftone::lab {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/lab/workloads/choices.h>
-#include <halftone/policy/telemetry/update_probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

@@ -6,7 +6,7 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/json_value.h>
 
 namespace halftone::lab {
 

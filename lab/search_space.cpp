@@ -10,7 +10,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::lab {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <halftone/lab/workloads/workload.h>
-#include <halftone/policy/file/policy_file.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::lab {
 

@@ -11,7 +11,7 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/lab/workloads/workload.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/session/observer.h>
 
 namespace halftone::lab {

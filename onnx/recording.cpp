@@ -6,7 +6,7 @@
 
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/onnx/conversions.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::onnx {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <halftone/core/error.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::train {
 

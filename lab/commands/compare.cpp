@@ -19,7 +19,7 @@
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::lab {

@@ -8,8 +8,8 @@
 #include <halftone/core/error.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/telemetry/overflow.h>
 
 namespace halftone::lab {

@@ -19,7 +19,7 @@
 #include <halftone/lab/processes.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

@@ -19,7 +19,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/commands/flags.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/rules/site.h>
 
 namespace halftone::lab {

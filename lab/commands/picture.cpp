@@ -15,7 +15,7 @@
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/experiments/small_gradients.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/telemetry/probe.h>
 
 namespace halftone::lab {

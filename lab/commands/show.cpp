@@ -10,8 +10,8 @@
 #include <halftone/amp/training.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/resolved/resolved_table.h>
 
 namespace halftone::lab {

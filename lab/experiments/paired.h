@@ -9,7 +9,7 @@
 #include <halftone/lab/findings.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/statistics.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

@@ -9,7 +9,7 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/file/quantizer_reader.h>
+#include <halftone/policy/quantizer_json.h>
 #include <halftone/policy/session/quantized_along.h>
 
 namespace halftone::lab {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <halftone/lab/trial.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::lab {
 

@@ -14,8 +14,8 @@
 #include <halftone/lab/draw/svg.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/run_folder.h>
+#include <halftone/policy/probe.h>
 #include <halftone/policy/rules/site.h>
-#include <halftone/policy/telemetry/update_probe.h>
 #include <halftone/policy/telemetry/weight_flips.h>
 
 namespace halftone::lab {

@@ -2,7 +2,7 @@
 #include <halftone/lab/run_files/summary_fields.h>
 
 #include <halftone/lab/run.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

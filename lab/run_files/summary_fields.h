@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/json_value.h>
 
 namespace halftone::lab {
 

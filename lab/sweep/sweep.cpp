@@ -19,8 +19,8 @@
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/train/checkpoints/directory_lock.h>
 
 namespace halftone::lab {

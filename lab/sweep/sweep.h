@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <halftone/lab/run.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

@@ -10,7 +10,7 @@
 #include <halftone/core/files.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/sweep/sweep.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

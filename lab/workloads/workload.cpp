@@ -18,7 +18,7 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/train/task_steps.h>
 
 namespace halftone::lab {

@@ -1,8 +1,8 @@
 // Checks that the entries of a policy file fit together.
 #pragma once
 
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::policy {
 

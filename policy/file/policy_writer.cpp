@@ -4,11 +4,11 @@
 #include <typeinfo>
 
 #include <halftone/policy/file/fingerprint.h>
-#include <halftone/policy/file/json_value.h>
 #include <halftone/policy/file/own_quantizers.h>
-#include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/file/policy_words.h>
 #include <halftone/policy/file/quantizer_writer.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::policy {
 

@@ -3,7 +3,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/file/quantizer_reader.h>
+#include <halftone/policy/quantizer_json.h>
 
 namespace halftone::policy {
 

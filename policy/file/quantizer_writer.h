@@ -4,8 +4,8 @@
 #include <string>
 
 #include <halftone/core/formats/number_format.h>
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::policy {
 

@@ -1,5 +1,5 @@
 // Reading rules: an entry that no operation of the rule can follow is an error.
-#include <halftone/policy/file/rule_reader.h>
+#include <halftone/policy/policy_reader.h>
 
 #include <algorithm>
 #include <array>

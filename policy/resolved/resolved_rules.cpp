@@ -1,5 +1,5 @@
 // Treatments by steps, and their effects.
-#include <halftone/policy/resolved/resolved_rules.h>
+#include <halftone/policy/resolved.h>
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::policy {
 

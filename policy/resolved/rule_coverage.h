@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <halftone/policy/resolved/resolved_rules.h>
+#include <halftone/policy/resolved.h>
 
 namespace halftone::policy {
 

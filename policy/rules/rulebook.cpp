@@ -1,5 +1,5 @@
 // Merging: rules in order, field by field.
-#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/rules.h>
 
 #include <algorithm>
 

@@ -10,9 +10,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/optim/optimizer.h>
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/session/session.h>
-#include <halftone/policy/session/treated_op.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/session.h>
+#include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
 

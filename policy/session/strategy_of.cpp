@@ -4,9 +4,9 @@
 
 #include <halftone/amp/session.h>
 #include <halftone/core/error.h>
-#include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/file/shipped_policies.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::policy {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <halftone/amp/training.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::policy {
 

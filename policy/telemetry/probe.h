@@ -17,9 +17,9 @@
 
 #include <halftone/amp/training.h>
 #include <halftone/core/formats/survey.h>
+#include <halftone/policy/probe.h>
 #include <halftone/policy/rules/site.h>
 #include <halftone/policy/telemetry/observation.h>
-#include <halftone/policy/telemetry/update_probe.h>
 #include <halftone/policy/telemetry/weight_flips.h>
 
 namespace halftone::policy {

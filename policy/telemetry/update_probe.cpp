@@ -1,5 +1,5 @@
 // Copies before a step, sums after it.
-#include <halftone/policy/telemetry/update_probe.h>
+#include <halftone/policy/probe.h>
 
 #include <algorithm>
 #include <cmath>

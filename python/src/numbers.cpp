@@ -11,7 +11,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/tensor.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::python {
 

@@ -19,9 +19,9 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/nn/module.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/resolved/resolved_table.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::python {
 

@@ -10,7 +10,7 @@
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 #include "../temporary_directory.h"
 #include "clip_cases.h"

@@ -9,7 +9,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 #include <halftone/policy/file/own_quantizers.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 #include "../temporary_directory.h"
 #include "policy/policy_cases.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <halftone/policy/file/policy_file.h>
 #include <halftone/halftone.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::test {
 

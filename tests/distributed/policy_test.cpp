@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/telemetry/overflow.h>
-#include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/telemetry/probe.h>
 
 #include "../amp/strategy_cases.h"

@@ -3,8 +3,8 @@
 // text.
 #include "fuzz.h"
 
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/rules/path_match.h>
-#include <halftone/policy/file/policy_file.h>
 
 namespace halftone::fuzz {
 

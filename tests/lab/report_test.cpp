@@ -4,9 +4,9 @@
 #include <cmath>
 #include <sstream>
 
-#include <halftone/lab/report/report.h>
 #include <halftone/lab/commands/table.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/lab/report/report.h>
+#include <halftone/policy/policy_file.h>
 
 #include "lab/run_files/summaries.h"
 #include "lab/well_formed.h"

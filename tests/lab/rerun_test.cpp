@@ -9,13 +9,13 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/tensor_dataset.h>
-#include <halftone/lab/workloads/choices.h>
-#include <halftone/lab/identity.h>
 #include <halftone/lab/commands/rerun.h>
-#include <halftone/policy/file/policy_file.h>
-#include <halftone/lab/run.h>
+#include <halftone/lab/identity.h>
 #include <halftone/lab/recorded_run.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/workloads/choices.h>
 #include <halftone/nn/nn.h>
+#include <halftone/policy/policy_file.h>
 
 #include "lab/linear_workload.h"
 #include "temporary_directory.h"

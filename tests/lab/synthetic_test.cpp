@@ -9,7 +9,7 @@
 #include <halftone/lab/workloads/synthetic.h>
 #include <halftone/lab/workloads/untuned.h>
 #include <halftone/lab/workloads/workload.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 #include "lab/linear_workload.h"
 #include "temporary_directory.h"

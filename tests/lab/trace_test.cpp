@@ -13,7 +13,7 @@
 #include <halftone/lab/trace.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/telemetry/observation.h>
 
 #include "temporary_directory.h"

@@ -7,7 +7,7 @@
 
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/rules.h>
 
 #include "../temporary_directory.h"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 #include "../temporary_directory.h"
 

@@ -5,7 +5,7 @@
 #include <halftone/amp/training.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 #include "policy_cases.h"
 

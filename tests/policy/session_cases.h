@@ -11,7 +11,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/policy.h>
-#include <halftone/policy/telemetry/update_probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::test {
 

@@ -12,7 +12,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/policy.h>
-#include <halftone/policy/session/treated_op.h>
+#include <halftone/policy/treated_op.h>
 
 #include "policy/session_cases.h"
 #include "temporary_directory.h"

@@ -14,8 +14,8 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/file/policy_file.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/session.h>
 
 #include "../policies_directory.h"
 #include "../temporary_directory.h"

@@ -1,5 +1,5 @@
 // Reading: each object of the grammar is one function; an unknown entry is always an error.
-#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/policy_file.h>
 
 #include <algorithm>
 #include <array>
@@ -8,12 +8,12 @@
 
 #include <halftone/amp/cast_policy.h>
 #include <halftone/core/files.h>
-#include <halftone/policy/file/json_value.h>
 #include <halftone/policy/file/policy_checks.h>
 #include <halftone/policy/file/policy_words.h>
-#include <halftone/policy/file/quantizer_reader.h>
-#include <halftone/policy/file/rule_reader.h>
 #include <halftone/policy/file/shipped_policies.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_reader.h>
+#include <halftone/policy/quantizer_json.h>
 
 namespace halftone::policy {
 

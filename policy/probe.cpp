@@ -1,7 +1,5 @@
 // Rows are made when a sampled step first meets a tensor, stay on its device, and are read on
 // request.
-#include <halftone/policy/telemetry/probe.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -10,6 +8,7 @@
 
 #include <halftone/core/captured_step.h>
 #include <halftone/core/files.h>
+#include <halftone/policy/telemetry/probe.h>
 
 namespace halftone::policy {
 

@@ -1,10 +1,9 @@
 // Matches segment by segment; only ** needs to be tried with several lengths.
-#include <halftone/policy/rules/path_match.h>
-
 #include <algorithm>
 #include <charconv>
 
 #include <halftone/core/error.h>
+#include <halftone/policy/rules/path_match.h>
 
 namespace halftone::policy {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/json_value.h>
 
 namespace halftone::policy {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <halftone/amp/session.h>
+#include <halftone/policy/rules.h>
 #include <halftone/policy/session/observer.h>
-#include <halftone/policy/rules/rulebook.h>
 #include <halftone/policy/session/tensor_scales.h>
 #include <halftone/policy/session/weight_averages.h>
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/file/quantizer_reader.h>
-#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/quantizer_json.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::policy {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <halftone/amp/strategy.h>
-#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::policy {
 

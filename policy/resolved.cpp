@@ -1,11 +1,11 @@
 // The table of sites, printed in three ways.
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 #include <algorithm>
 #include <map>
 
 #include <halftone/policy/file/quantizer_writer.h>
-#include <halftone/policy/resolved/resolved_rules.h>
+#include <halftone/policy/resolved/resolved_table.h>
 #include <halftone/policy/resolved/rule_coverage.h>
 
 namespace halftone::policy {

@@ -1,12 +1,11 @@
 // Formats, scales and quantizers as files write them.
-#include <halftone/policy/file/quantizer_reader.h>
-
-#include <halftone/core/formats/block_scale.h>
+#include <halftone/policy/quantizer_json.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
+#include <halftone/core/formats/block_scale.h>
 #include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/file/policy_words.h>
 

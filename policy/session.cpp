@@ -1,5 +1,5 @@
 // Sites, treatments and passes; steps are in session_steps.cpp.
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/session.h>
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 #include <halftone/core/captured_step.h>
 #include <halftone/core/error.h>
 #include <halftone/policy/file/fingerprint.h>
-#include <halftone/policy/session/treated_op.h>
+#include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
 

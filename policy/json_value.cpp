@@ -1,5 +1,5 @@
 // Strict reading. Files come from anywhere: every entry has an effect, or is an error.
-#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/json_value.h>
 
 #include <algorithm>
 #include <cmath>

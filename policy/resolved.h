@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <halftone/policy/file/json_value.h>
-#include <halftone/policy/session/session.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::policy {
 

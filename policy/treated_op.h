@@ -6,7 +6,7 @@
 #include <string>
 
 #include <halftone/autograd/slots.h>
-#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/rules.h>
 #include <halftone/policy/session/observer.h>
 #include <halftone/policy/session/tensor_scales.h>
 #include <halftone/policy/session/weight_averages.h>
