@@ -5,7 +5,7 @@
 #include <array>
 
 #include <halftone/core/memory.h>
-#include <halftone/policy/telemetry/observation.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::bench {
 

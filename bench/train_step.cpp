@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
   app.add_option("--probe", options.probe,
-                 "telemetry every n steps (policy/telemetry/probe.h); 0: none")
+                 "telemetry every n steps (policy/probe.h); 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--limit,!--no-limit", options.limit,
                "first measures the machine (a second), then prints the share of its limit that a "

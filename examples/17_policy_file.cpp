@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include <halftone/halftone.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 #include "program.h"
 

@@ -8,7 +8,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/lab/setting.h>
-#include <halftone/policy/file/fingerprint.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/train/checkpoints/resume.h>
 
 namespace halftone::lab {

@@ -11,7 +11,7 @@
 #include <halftone/lab/run_files/summary_fields.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/lab/workloads/choices.h>
-#include <halftone/policy/telemetry/worst_rows.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

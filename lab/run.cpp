@@ -21,9 +21,8 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trace.h>
 #include <halftone/policy/policy.h>
-#include <halftone/policy/resolved/resolved_table.h>
-#include <halftone/policy/telemetry/observation.h>
-#include <halftone/policy/telemetry/worst_rows.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/resolved.h>
 #include <halftone/train/checkpoints/training_directory.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/trainer.h>

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

@@ -5,7 +5,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/tensor.h>
-#include <halftone/policy/file/fingerprint.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
 

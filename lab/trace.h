@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <halftone/core/tensor.h>
-#include <halftone/policy/session/observer.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::lab {
 

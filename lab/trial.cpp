@@ -11,7 +11,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/nn/state_dict.h>
-#include <halftone/policy/telemetry/observation.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

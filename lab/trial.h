@@ -10,7 +10,7 @@
 
 #include <halftone/lab/workloads/workload.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/session/observer.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::lab {
 

@@ -10,7 +10,7 @@
 
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/slots.h>
-#include <halftone/policy/rules/site.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::onnx {
 

@@ -4,6 +4,7 @@
 //   amp::Training training(strategy, model, optimizer);
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -60,5 +61,45 @@ amp::Strategy watched_strategy_of(PolicyFile file);
 /// Returns the file of a strategy in its present state: with the rules that it was loaded with, if
 /// any. Throws UsageError for a session that no file made.
 PolicyFile file_of(const amp::Strategy& strategy);
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo 1991): a hash of names that determine seeds, and of policies
+// that logs name.
+
+class Fingerprint {
+ public:
+  Fingerprint& add(std::string_view text) {
+    for (const char c : text) value_ = (value_ ^ uint8_t(c)) * 0x100000001b3u;
+    return *this;
+  }
+  uint64_t value() const { return value_; }
+  /// Returns 16 hexadecimal digits.
+  std::string text() const {
+    std::string digits(16, '0');
+    uint64_t rest = value_;
+    for (std::size_t i = 16; i-- > 0; rest >>= 4) digits[i] = "0123456789abcdef"[rest & 15];
+    return digits;
+  }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+// The files of policies/, built into the library.
+
+struct ShippedPolicy {
+  std::string_view name;  // "mxfp8", of policies/mxfp8.json
+  std::string_view text;  // the file's content
+};
+
+/// Returns all of them, by name.
+std::span<const ShippedPolicy> shipped_policies();
+
+/// Returns the one with this name or file name ("mxfp8", "mxfp8.json"); null if there is none.
+inline const ShippedPolicy* shipped_policy(std::string_view name) {
+  if (name.ends_with(".json")) name.remove_suffix(5);
+  for (const ShippedPolicy& policy : shipped_policies())
+    if (policy.name == name) return &policy;
+  return nullptr;
+}
 
 }  // namespace halftone::policy

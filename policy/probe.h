@@ -1,20 +1,86 @@
-// The actual change of the weights in a step, compared with the intended one: updates that were
-// lost or changed because the weight's format could not hold them. The same for states on grids.
+// Telemetry: statistics of the tensors and updates of a training under a policy.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <limits>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include <halftone/amp/training.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/core/formats/survey.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/core/update_rules.h>
 #include <halftone/nn/module.h>
 #include <halftone/optim/optimizer.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::policy {
+
+// Attaches an observer to a training.
+
+/// Makes `observer` watch a training's passes until the scope ends: through its session, or a new
+/// one without rules, which stays and counts on from `steps`. May outlive the training. Throws UsageError in the name of
+/// `where` for another kind of session, and if an observer is installed and `replaces` is false.
+class Observation {
+ public:
+  Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,
+              bool replaces = false, int64_t steps = 0);
+  ~Observation();
+  Observation(const Observation&) = delete;
+  Observation& operator=(const Observation&) = delete;
+  /// Returns null when the training has been destroyed.
+  std::shared_ptr<PolicySession> session() const { return session_.lock(); }
+
+ private:
+  std::weak_ptr<PolicySession> session_{};
+  std::shared_ptr<Observer> before_{};
+};
+
+// Finds the tensor that overflowed and caused a skipped step.
+
+/// The first tensor, in the order of computation, that is not finite.
+struct Overflow {
+  std::string site;  // "" for the loss itself, times its scale
+  std::string op;    // "linear"
+  Role role = Role::output;
+  DType dtype = f32;
+  /// The number of elements that are not finite, and of all.
+  int64_t bad = 0, elements = 0;
+  /// The largest finite magnitudes of the source (of a computation or cast), and of the tensor.
+  double largest_in = 0, largest_out = 0;
+  bool cast = false;     // a cast to `dtype` caused it
+  bool arrived = false;  // the inputs had it: data, weights, or a sum of gradients
+  bool backward = false;
+  double loss_scale = 1;
+  /// The loss scale, halved until everything is finite; 0: no smaller one helps.
+  double enough = 0;
+};
+/// Prints "transformer.h.3.mlp.c_proj/linear.0, grad_input: 12 of 65,536 values are beyond f16's
+/// 65504; ...", and a remedy.
+std::ostream& operator<<(std::ostream& out, const Overflow& overflow);
+
+/// Runs `loss` again, forward (through training.forward()) and backward, with the random numbers
+/// and the loss scale of the last pass, and checks every tensor. Call it after step() and before
+/// the next forward(). Returns nothing for a pass without overflow. Weights, gradients, buffers,
+/// random numbers and the session are unchanged afterwards; histories of delayed scaling are those
+/// after the step. Slow: it waits after each operation, and tries smaller scales until one fits.
+std::optional<Overflow> explain_overflow(amp::Training& training,
+                                         const std::function<Tensor()>& loss);
+
+// The actual change of the weights in a step, compared with the intended one: updates that were
+// lost or changed because the weight's format could not hold them. The same for states on grids.
 
 /// u: the update before rounding, in f32; w and w': the weight before and after the step. There are
 /// two sets: the weight as stored (with masters, remainders and compensation), and as forward sees
@@ -82,6 +148,127 @@ class UpdateProbe final : public optim::UpdateWatcher {
   std::vector<Watched> watched_{};
   std::vector<WatchedState> states_{};
   optim::UpdateWatch watch_{this};
+};
+
+// Oscillation of rounded weights: numbers that moved to another point of their grid and back while
+// the optimizer meant to go somewhere (arXiv 2502.20853).
+
+/// Counts over the numbers of a weight at three sampled steps in a row: a, b and now c, each as
+/// forward used it, after rounding. Two numbers are different points of the grid if they differ by
+/// more than half the smallest relative distance of neighbors: small changes of a scale do not
+/// count. Counts add up over steps and weights.
+struct WeightFlips {
+  double count = 0;     // numbers with three samples
+  double flipped = 0;   // c is another point than b
+  double returned = 0;  // a to b to c = a: flipped, and flipped back
+  void merge(const WeightFlips& other);
+  /// Return shares of `count`; NaN if it is 0.
+  double flipped_share() const;
+  double oscillation() const;
+};
+
+/// Returns half the smallest distance of neighbors on the grid, relative to the larger of them:
+/// 2^-(p + 1) for p significand bits, and for tables what their numbers say.
+double half_spacing(const Quantizer& quantizer);
+
+/// Counts flips from three samples of equal length.
+WeightFlips flips_of(const std::vector<float>& a, const std::vector<float>& b,
+                     const std::vector<float>& c, double half_spacing);
+
+/// The last two samples of each weight, on the host.
+class WeightHistory {
+ public:
+  /// Adds a sample of the weight that is input `input` of a site, and returns its flips; none
+  /// before the third sample or after a change of length.
+  WeightFlips add(const std::string& site, std::size_t input, const Quantizer& quantizer,
+                  std::vector<float> values);
+  /// Returns the samples as f32 vectors, "older.INPUT.SITE" and "last.INPUT.SITE".
+  NamedTensors state() const;
+  /// Takes them back; ignores other entries.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Samples {
+    std::vector<float> older{}, last{};
+  };
+  std::map<std::pair<std::string, std::size_t>, Samples> samples_{};
+};
+
+// Telemetry of a training: statistics of its tensors and of each rounding, by site and role, in
+// sampled steps. docs/telemetry.md defines every number.
+//
+//   policy::Probe probe(training, {.every = 50});
+//   ... train ...
+//   std::cout << probe;          // the worst sites
+//   probe.save("probe.jsonl");
+
+struct ProbeOptions {
+  /// Observes steps first, first + every, ... up to last. Steps are calls of Training::step(),
+  /// skipped ones included.
+  int64_t every = 50, first = 0, last = std::numeric_limits<int64_t>::max();
+  std::string path = "**";    // of modules, as in rules
+  std::vector<Role> roles{};  // none: all
+  bool updates = true;        // also of parameters, and flips of rounded weights
+};
+
+/// A tensor of one site in one sampled step, over all its passes.
+struct ProbeRow {
+  int64_t step = 0;
+  std::string site;
+  Role role = Role::input;
+  std::size_t input = 0;  // its index, for operations with several of a role
+  std::string quantizer;  // or the dtype that a region casts to; "" without rounding
+  double scale = 0;       // from a history; 0: none
+  double ideal = 0;       // the scale that the tensor itself would have needed then
+  double loss_scale = 1;
+  Survey survey{};
+  WeightFlips flips{};  // only of rounded weights, from the third sampled step on
+};
+
+class Probe {
+ public:
+  /// Watches a training until it is destroyed; create it in the thread that trains. Watching
+  /// changes no bit of any result. `steps`: the number that the training has taken before. Throws
+  /// UsageError for options out of range, and if another observer watches.
+  explicit Probe(amp::Training& training, ProbeOptions options = {}, int64_t steps = 0);
+  ~Probe();
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+  /// Return rows in the order of computation, step by step. They read the device.
+  const std::vector<ProbeRow>& rows() const;
+  const std::vector<UpdateRow>& updates() const;
+  /// Returns the last two samples of each rounded weight in finished steps, and takes them back: a
+  /// probe that goes on with them counts the flips of the probe before it.
+  NamedTensors history() const;
+  void load_history(const NamedTensors& history);
+  /// Drops the rows, whose memory grows with the sampled steps.
+  void clear();
+  /// Writes a JSON object per line: rows, then updates. Throws FormatError if it cannot write.
+  void save(const std::filesystem::path& path) const;
+
+ private:
+  class Recorder;
+  std::shared_ptr<Recorder> recorder_;
+  Observation observation_;
+};
+
+/// Prints the ten rows that lose most of the nonzero values, and the ten with the lowest SQNR.
+std::ostream& operator<<(std::ostream& out, const Probe& probe);
+/// Returns the lines of save().
+std::string json_lines(const std::vector<ProbeRow>& rows, const std::vector<UpdateRow>& updates);
+
+// A summary of many rows of a probe: the tensor that loses most of its nonzero values, the one with
+// the lowest SQNR, and the share of updates that were lost.
+
+struct WorstRows {
+  double underflow = 0;  // the largest share of a tensor that became 0
+  double sqnr = std::numeric_limits<double>::infinity();  // the smallest, in dB
+  std::string underflow_at{}, sqnr_at{};  // "site role"; empty if nothing was rounded
+  UpdateSums stored{};                    // of all parameters
+
+  /// Adds rows; rows without a rounding are ignored.
+  void add(const std::vector<ProbeRow>& rows, const std::vector<UpdateRow>& updates);
 };
 
 }  // namespace halftone::policy

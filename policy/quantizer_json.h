@@ -2,11 +2,16 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/json_value.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::policy {
 
@@ -44,5 +49,40 @@ class QuantizerReader {
   std::map<std::string, Quantizer> quantizers_{};
   mutable std::set<std::string> redefined_{};  // and not read since: "formats/x", "quantizers/x"
 };
+
+// Formats and quantizers as policy files write them, and distinct texts for tables and hashes.
+
+/// Returns a name, or {exponent, fraction, max, infinity, subnormals}. Throws UsageError for a grid
+/// that no file can express, such as one with a least exponent of its own.
+Json json_of(const NumberFormat& format);
+/// Returns an object of the grammar with every field that has an effect. Throws UsageError if no
+/// file can express it: such a grid, or rotation signs other than those of files.
+Json json_of(const Quantizer& quantizer);
+/// Returns "none", "as_used", or the quantizer.
+Json json_of(const RoleRule& said);
+Json json_of(const Accumulator& accumulator);
+
+/// Returns every field that has an effect, even if no file can express it: for hashes, comparisons.
+Json content_of(const Quantizer& quantizer);
+Json content_of(const RoleRule& said);
+Json content_of(const Accumulator& accumulator);
+
+/// Returns one line: described(), and in braces the fields that it omits, so that different
+/// quantizers have different lines: "e5m2, scaled per tensor {least 100}".
+std::string told_apart(const Quantizer& quantizer);
+
+// Quantizers that a program adds to those that every policy file knows.
+
+/// Makes a quantizer usable in policy files by its name, in this process. Files that use it can be
+/// written and read again here; in other processes the name is unknown. Tables print the name with
+/// the hash. Throws UsageError for what check_own_quantizer() refuses, and for a name that is a
+/// format, a quantizer, or a word of rules.
+void add_quantizer(OwnQuantizer quantizer);
+
+/// Returns the added quantizer of that name; null if there is none.
+std::shared_ptr<const OwnQuantizer> own_quantizer_named(std::string_view name);
+
+/// Returns the names of all added quantizers, in alphabetical order.
+std::vector<std::string> own_quantizer_names();
 
 }  // namespace halftone::policy

@@ -1,14 +1,142 @@
-// The table of sites, printed in three ways.
+// Treatments by steps, and their effects.
 #include <halftone/policy/resolved.h>
 
 #include <algorithm>
 #include <map>
 
-#include <halftone/policy/file/quantizer_writer.h>
-#include <halftone/policy/resolved/resolved_table.h>
-#include <halftone/policy/resolved/rule_coverage.h>
+#include <halftone/core/error.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/quantizer_json.h>
 
 namespace halftone::policy {
+
+namespace {
+
+/// Returns whether a treatment would be the same without this entry.
+bool is_default(const Treatment& treatment, Role role, const RoleRule& said) {
+  const RoleRule::Kind idle = is_use(role) ? RoleRule::Kind::as_used : RoleRule::Kind::none;
+  const std::optional<std::size_t> operand = operand_of(role);
+  if (!operand) return said.kind == idle;
+  const Role all = is_use(role) ? Role::input_backward : Role::input;
+  const std::optional<RoleRule>& of_all = treatment.roles[std::size_t(all)];
+  return of_all ? said == *of_all : said.kind == idle;
+}
+
+/// Omits defaults: a use that is "as_used", a role that is not quantized, and an operand that has
+/// the setting of all operands.
+Json content_of_treatment(const Treatment& treatment) {
+  Json json = Json::object();
+  if (treatment.result) json["result"] = name(*treatment.result);
+  for (int i = 0; i < rule_role_count; ++i) {
+    const std::optional<RoleRule>& said = treatment.roles[std::size_t(i)];
+    if (said && !is_default(treatment, Role(i), *said))
+      json[std::string(name(Role(i)))] = content_of(*said);
+  }
+  if (treatment.accumulate) json["accumulate"] = content_of(*treatment.accumulate);
+  return json;
+}
+
+/// Returns "f32, i64" if operands differ; "tf32" if f32 products may use TF32 factors.
+std::string dtypes_in(const ResolvedSite& site, const Treatment& met) {
+  if (met.compute == Compute::tf32) return std::string(name(Compute::tf32));
+  std::vector<DType> dtypes;
+  for (const std::optional<DType> dtype : site.operands)
+    if (dtype && std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
+  std::string text;
+  for (const DType dtype : dtypes) text += (text.empty() ? "" : ", ") + std::string(name(dtype));
+  return text;
+}
+
+/// Returns a pointer that shares no ownership: the session keeps the rulebook alive.
+std::shared_ptr<const Rulebook> not_owned(const Rulebook& book) {
+  return {std::shared_ptr<const Rulebook>{}, &book};
+}
+
+}  // namespace
+
+std::string text_of(const StepRange& steps) {
+  if (steps.to == StepRange{}.to) return "steps from " + std::to_string(steps.from);
+  if (steps.to == steps.from + 1) return "step " + std::to_string(steps.from);
+  return "steps " + std::to_string(steps.from) + " to " + std::to_string(steps.to - 1);
+}
+
+std::string computes_in(const ResolvedSite& site, const Treatment& now, const Treatment& met) {
+  if (now.compute == met.compute) return dtypes_in(site, met);
+  return now.compute ? std::string(name(*now.compute)) : "as listed";
+}
+
+ResolvedRules::ResolvedRules(const PolicySession& session)
+    : book_(session.rules()),
+      settings_(session.settings()),
+      matcher_("resolved", not_owned(book_), session.names().paths()),
+      sites_(session.resolved()) {
+  for (int64_t step = 0; step < StepRange{}.to; step = ranges_.back().to)
+    ranges_.push_back({step, matcher_.next_change(step)});
+}
+
+bool ResolvedRules::reaches(std::size_t rule, const ResolvedSite& site) const {
+  return matcher_.matches(rule, site.site, OpInfo(site.site.op, site.asks));
+}
+
+bool ResolvedRules::any_reaches(const ResolvedSite& site) const {
+  for (std::size_t i = 0; i < book_.rules.size(); ++i)
+    if (reaches(i, site)) return true;
+  return false;
+}
+
+std::vector<StepTreatment> ResolvedRules::treatments(const ResolvedSite& site) const {
+  std::vector<StepTreatment> result;
+  for (const StepRange& range : ranges_) {
+    Treatment treatment =
+        matcher_.treatment(site.site, OpInfo(site.site.op, site.asks), range.from);
+    if (!result.empty() && result.back().treatment.from_rules == treatment.from_rules)
+      result.back().steps.to = range.to;
+    else result.push_back({range, std::move(treatment)});
+  }
+  return result;
+}
+
+Json ResolvedRules::content_of(const ResolvedSite& site) const {
+  Json treatment = Json::array();
+  const StepRange open;
+  const std::vector<StepTreatment> parts = treatments(site);
+  const Treatment& met = parts.front().treatment;
+  for (const StepTreatment& part : parts) {
+    Json now = content_of_treatment(part.treatment);
+    if (part.treatment.compute != met.compute)
+      now["compute"] = computes_in(site, part.treatment, met);
+    if (!treatment.empty() && treatment.back()["does"] == now) {
+      treatment.back()["steps"][1] = part.steps.to == open.to ? Json() : Json(part.steps.to);
+      continue;
+    }
+    const Json end = part.steps.to == open.to ? Json() : Json(part.steps.to);
+    treatment.push_back({{"steps", Json::array({part.steps.from, end})}, {"does", std::move(now)}});
+  }
+  return {{"asks", name(site.asks)},
+          {"computes_in", dtypes_in(site, met)},
+          {"treatment", std::move(treatment)}};
+}
+
+Json ResolvedRules::content_without_sites() const {
+  Json states = Json::object();
+  for (const auto& [state, quantizer] : book_.states) states[state] = policy::content_of(quantizer);
+  Json json{{"parameters", book_.parameters ? policy::content_of(*book_.parameters) : Json("none")},
+            {"states", std::move(states)},
+            {"evaluation", book_.in_evaluation ? "same" : "reference"},
+            {"seed", settings_.seed}};
+  if (settings_.wire != distributed::WireFormat{})  // keeps the hashes of other policies
+    json["communication"] = {{"gradients", name(settings_.wire)}};
+  return json;
+}
+
+std::string ResolvedRules::hash() const {
+  Fingerprint all;
+  for (const ResolvedSite& site : sites_)
+    all.add(name(site.site)).add(content_of(site).dump()).add("\n");
+  return all.add(content_without_sites().dump()).text();
+}
+
+// The table of sites, printed in three ways.
 
 namespace {
 
@@ -236,6 +364,140 @@ std::string resolved_difference_json(const PolicySession& before, const PolicySe
   Json all{{"sites", std::move(sites)}};
   all.update(differing(first.content_without_sites(), second.content_without_sites()));
   return all.dump(2) + '\n';
+}
+
+// Counts the matches of rules.
+
+namespace {
+
+/// Returns a share in percent, "12.3 %".
+std::string share(double part, double whole) {
+  char text[32];
+  const PlainPrintf plain;
+  std::snprintf(text, sizeof text, "%.1f %%", whole > 0 ? 100 * part / whole : 0);
+  return text;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// Returns "rule 2 (head)".
+std::string title_of(std::size_t number, const Rule& rule) {
+  return "rule " + std::to_string(number) + (rule.name.empty() ? "" : " (" + rule.name + ")");
+}
+
+std::string reach_of(std::size_t number, const PolicySession& session,
+                     const ResolvedRules& resolved) {
+  const Rule& rule = session.rules().rules[number];
+  int64_t reached = 0;
+  double flops = 0, all_flops = 0;
+  std::map<std::string, int64_t> parameters;
+  for (const ResolvedSite& site : resolved.sites()) {
+    all_flops += site.flops;
+    if (!resolved.reaches(number, site)) continue;
+    ++reached, flops += site.flops;
+    if (!site.site.parameter.empty())
+      parameters[site.site.parameter] = session.names().size_of(site.site.parameter);
+  }
+  int64_t elements = 0;
+  for (const auto& [name, size] : parameters) elements += size;
+  const StepRange steps{rule.match.from_step, rule.match.to_step};
+  PlainText text;
+  text << title_of(number, rule) << (steps.always() ? "" : ", " + text_of(steps)) << ": " << reached
+       << " sites, " << elements << " parameters, " << share(flops, all_flops)
+       << " of the flops of products\n";
+  return text.str();
+}
+
+// --- layers by number
+
+std::vector<std::string> segments_at_dots(std::string_view text) {
+  std::vector<std::string> segments;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('.', at), text.size());
+    segments.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return segments;
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+/// Returns true for "3" and "{0,1,2}"; brackets, which count from list ends, do not match.
+bool names_numbers(std::string_view segment) {
+  if (!segment.starts_with('{') || !segment.ends_with('}')) return is_number(segment);
+  const std::string_view words = segment.substr(1, segment.size() - 2);
+  return words.find_first_not_of("0123456789,") == std::string_view::npos && !words.empty();
+}
+
+std::string joined(const std::vector<std::string>& segments, std::size_t count) {
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ".") + segments[i];
+  return text;
+}
+
+/// Returns members of the list that segment `at` of a rule's path numbers, if no rule reaches them
+/// although this rule would under another number.
+std::vector<std::string> left_out(const Rule& rule, std::size_t at, const PolicySession& session,
+                                  const ResolvedRules& resolved) {
+  std::vector<std::string> segments = segments_at_dots(rule.match.path);
+  segments[at] = "*";
+  auto wide = std::make_shared<Rulebook>();
+  wide->rules.push_back(rule);
+  wide->rules[0].match.path = joined(segments, segments.size());
+  const RuleMatcher any_number("coverage", wide, session.names().paths());
+  const PathPattern member("coverage", joined(segments, at + 1));
+  const ListSizes lists = list_sizes_of(session.names().paths());
+  std::vector<std::string> left;
+  for (const ResolvedSite& site : resolved.sites()) {
+    if (!any_number.matches(0, site.site, OpInfo(site.site.op, site.asks)) ||
+        resolved.any_reaches(site))
+      continue;
+    const std::vector<std::string> path = segments_at_dots(site.site.path);
+    for (std::size_t i = 0; i < path.size(); ++i) {
+      const std::string place = joined(path, i + 1);
+      if (is_number(path[i]) && member.matches(place, lists) &&
+          std::ranges::find(left, place) == left.end())
+        left.push_back(place);
+    }
+  }
+  return left;
+}
+
+std::string warnings(const PolicySession& session, const ResolvedRules& resolved) {
+  std::string text;
+  const std::vector<Rule>& rules = session.rules().rules;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const std::vector<std::string> segments = segments_at_dots(rules[i].match.path);
+    for (std::size_t at = 0; at < segments.size(); ++at) {
+      if (!names_numbers(segments[at])) continue;
+      const std::vector<std::string> left = left_out(rules[i], at, session, resolved);
+      if (!left.empty())
+        text += "warning: " + title_of(i, rules[i]) + " names layers by number and leaves " +
+                listed(left) + ", which no other rule reaches\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string coverage(const PolicySession& session, const ResolvedRules& resolved) {
+  const std::size_t rules = session.rules().rules.size();
+  std::string text;
+  for (std::size_t i = 0; i < rules; ++i) text += reach_of(i, session, resolved);
+  if (rules == 0) return text;
+  std::vector<std::string> missed;
+  for (const ResolvedSite& site : resolved.sites())
+    if (site.asks == CastClass::low_precision && !resolved.any_reaches(site))
+      missed.push_back(name(site.site));
+  text += "products that no rule reaches: " + (missed.empty() ? "none" : listed(missed)) + '\n';
+  return text + warnings(session, resolved);
 }
 
 }  // namespace halftone::policy

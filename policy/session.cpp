@@ -1,14 +1,25 @@
-// Sites, treatments and passes; steps are in session_steps.cpp.
+// Sites, treatments and passes; steps are in session.cpp.
 #include <halftone/policy/session.h>
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
+#include <set>
+#include <vector>
 
 #include <halftone/amp/cast_policy.h>
+#include <halftone/amp/session.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/slots.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/error.h>
-#include <halftone/policy/file/fingerprint.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/formats/quantizer.h>
+#include <halftone/core/memory.h>
+#include <halftone/optim/optimizer.h>
+#include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
@@ -380,6 +391,398 @@ PolicySession& session_of(const amp::Training& training) {
                      " has no rules, so there is no session of a policy. Train under "
                      "policy::watched(strategy).");
   return *of_policy;
+}
+
+// The end of a step: scales are updated, parameters and states are rounded to their grids, rules
+// begin and end. Also the saved state of a session.
+
+namespace {
+struct RuledState {
+  const Quantizer* quantizer;
+  std::size_t parameter;  // its number
+  std::string name;
+  Tensor tensor;
+};
+
+/// Returns 3 for "state.3.exp_avg".
+std::size_t number_of_parameter(std::string_view entry) {
+  std::size_t number = 0;
+  entry.remove_prefix(std::string_view("state.").size());
+  std::from_chars(entry.data(), entry.data() + entry.size(), number);
+  return number;
+}
+
+/// Returns the entries of an optimizer's state that rules name. Throws for a name that neither this
+/// optimizer nor any of optim/ has.
+std::vector<RuledState> ruled_states(std::string_view where,
+                                     const std::map<std::string, Quantizer>& rules,
+                                     const NamedTensors& state) {
+  std::set<std::string_view> known{"exp_avg",         "exp_avg_sq", "max_exp_avg_sq",
+                                   "momentum_buffer", "square_avg", "grad_avg"};
+  std::vector<RuledState> ruled;
+  std::set<std::string_view> own;
+  for (const auto& [entry, x] : state) {
+    if (rules.empty() || !entry.starts_with("state.")) continue;
+    const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
+    known.insert(name);
+    if (x.numel() > 1) own.insert(name);
+    if (const auto rule = rules.find(std::string(name)); rule != rules.end())
+      ruled.push_back({&rule->second, number_of_parameter(entry), rule->first, x});
+  }
+  for (const auto& [name, quantizer] : rules)
+    if (!known.contains(name))
+      fail_unknown_name(where, "state of an optimizer", name,
+                        std::vector(known.begin(), known.end()));
+  if (ruled.empty() && !rules.empty() && !own.empty())
+    fail<UsageError>(where, "the policy has a grid for the state ", rules.begin()->first,
+                     ", and this optimizer has only ", *own.begin(),
+                     ". Use the optimizer that the policy is for, or name that state.");
+  return ruled;
+}
+}  // namespace
+
+/// Returns the model's name of an optimizer's parameter; for copies that the model does not have
+/// (masters), their number.
+std::string PolicySession::name_of(const std::vector<Tensor>& parameters, std::size_t i) const {
+  const std::string* name = names_.parameter_of(parameters.at(i));
+  return name ? *name : std::to_string(i);
+}
+
+/// Rounds a parameter or a state of the optimizer, in place. The random numbers depend on `tensor`,
+/// "parameter.fc.weight" or "state.fc.weight.exp_avg".
+void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
+                                const Tensor& x, const Tensor& skip) const {
+  if (!is_floating(x.dtype())) return;
+  if (x.dtype() == f64 || !quantizer.exact_in(x.dtype()))
+    fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
+                     " for parameters and states. Extend a strategy that keeps them in f32.");
+  if (optim::UpdateWatcher* const watcher = optim::watcher_of_updates())
+    watcher->rounding(tensor.starts_with("state.")
+                          ? std::string_view(tensor).substr(tensor.rfind('.') + 1)
+                          : std::string_view(),
+                      x, quantizer);
+  quantize_in_place(x, {.quantizer = quantizer,
+                        .skip = skip.defined() ? skip.to(x.device()) : skip,
+                        .key = {site_seed(settings_.seed, tensor), uint64_t(at_->step) << 34},
+                        .key_stride = uint64_t(1) << 34});
+}
+
+/// Returns the grids of rules; in the same order on all processes.
+std::vector<const Quantizer*> PolicySession::grids_from_history() const {
+  std::vector<const Quantizer*> grids;
+  for (const Rule& rule : matcher_.book().rules)
+    for (const auto& [role, said] : rule.roles)
+      if (said.quantizer.scaling.from_history) grids.push_back(&said.quantizer);
+  return grids;
+}
+
+std::string PolicySession::seen() const {
+  Json used = Json::array(), scales = Json::array();
+  for (std::size_t i = 0; i < matcher_.book().rules.size() && !rules_used_; ++i) {
+    if (is_met(i)) used.push_back(place_of(i, {}));
+    for (const auto& [role, said] : matcher_.book().rules[i].roles)
+      if (is_met(i, role)) used.push_back(place_of(i, role));
+  }
+  const std::vector<const Quantizer*> grids = grids_from_history();
+  for (const auto& [name, quantizer, amax] : scales_->noted()) {
+    const auto is_that = [&grid = quantizer](const Quantizer* other) { return *other == grid; };
+    scales.push_back(
+        {name, std::ranges::find_if(grids, is_that) - grids.begin(), magnitude_bits(amax)});
+  }
+  return Json{{"met", !entries_.empty()}, {"used", used}, {"scales", scales}}.dump();
+}
+
+/// The largest magnitudes of a step are those of all its batches.
+void PolicySession::hear(std::span<const std::string> seen_by_all) {
+  const std::vector<const Quantizer*> grids = grids_from_history();
+  for (const std::string& text : seen_by_all) {
+    const Json seen = Json::parse(text);
+    if (seen["met"].get<bool>()) used_by_any_.resize(place_of(matcher_.book().rules.size(), {}));
+    for (const Json& place : seen["used"]) used_by_any_.at(place.get<std::size_t>()) = true;
+    for (const Json& scale : seen["scales"])
+      scales_->note({scale[0].get<std::string>(), *grids.at(scale[1].get<std::size_t>()),
+                     std::bit_cast<float>(scale[2].get<uint32_t>())});
+  }
+}
+
+void PolicySession::before_step() {
+  if (rules_used_ || matcher_.book().rules.empty()) return;
+  if (entries_.empty() && used_by_any_.empty())
+    fail<UsageError>(where_,
+                     "no operation has met its rules before the first step. Run the model "
+                     "inside of training.forward().");
+  require_all_rules_used();
+  rules_used_ = true;
+}
+
+void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
+  watched_.clear();
+  scales_->end_step();
+  const Rulebook& book = matcher_.book();
+  const std::vector<Tensor> parameters = optimizer.parameters();
+  if (book.parameters)
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].grad().defined())
+        put_on_grid(*book.parameters, "parameter." + name_of(parameters, i), parameters[i], skip);
+  // Reading names of states also reads step counts, for which the host would have to wait.
+  if (!book.states.empty() && recording_step())
+    fail<UsageError>(where_,
+                     "states of the optimizer go onto grids, which a captured step cannot "
+                     "do. Run it uncaptured, or leave \"optimizer\" out of the policy.");
+  if (!book.states.empty())
+    for (const RuledState& state : ruled_states(where_, book.states, optimizer.state_dict()))
+      put_on_grid(*state.quantizer,
+                  "state." + name_of(parameters, state.parameter) + '.' + state.name, state.tensor,
+                  skip);
+  if (recording_step()) {
+    if (changes_at_ != std::numeric_limits<int64_t>::max())
+      fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
+                       ", which a captured step cannot follow. Capture after it.");
+    repeat_on_replay([at = at_] { ++at->step; });
+  }
+  ++at_->step;
+  if (observer_) observer_->end_step();
+  if (at_->step < changes_at_) return;
+  follow_rules();
+}
+
+void PolicySession::follow_rules() {
+  changes_at_ = matcher_.next_change(at_->step);
+  for (auto& [key, entry] : entries_) entry.resolved.treatment = treatment_of(entry, at_->step);
+}
+
+// --- state
+
+NamedTensors PolicySession::state_dict() const {
+  NamedTensors state;
+  if (!lists_sites_) return state;
+  scales_->add_to(state), averages_->add_to(state);
+  const uint64_t pass = next_pass_ == 1 ? at_->pass : at_->pass % passes_of_keys;
+  state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(pass), i64);
+  state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
+  return state;
+}
+
+void PolicySession::load_state_dict(const NamedTensors& state) {
+  if (!lists_sites_) return;
+  for (const char* entry : {"step", "pass"})
+    if (const auto found = state.find(entry);
+        found == state.end() || !found->second.defined() || found->second.numel() != 1 ||
+        found->second.dtype() != i64 || found->second.item() < 0 || found->second.item() > 0x1p53)
+      fail<UsageError>(where_, "the state has no \"", entry,
+                       "\" of a policy's session. Load one that was saved under this policy.");
+  const auto policy = state.find("policy");  // older states lack this entry
+  const bool own = policy == state.end() || !policy->second.defined() ||
+                   policy->second.dtype() != i64 ||
+                   policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};
+  scales_->load(own ? state : NamedTensors{}), averages_->load(own ? state : NamedTensors{});
+  at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
+  follow_rules();
+}
+
+// Converts a file to a strategy and back.
+
+namespace {
+std::string hash_if_a_file_can_say(const PolicyFile& file) {
+  try {
+    return hash(file);
+  } catch (const UsageError&) { return {}; }
+}
+
+class FileSource final : public amp::SessionSource {
+ public:
+  explicit FileSource(PolicyFile file)
+      : file_(std::make_shared<const PolicyFile>(std::move(file))) {}
+
+  std::shared_ptr<amp::Session> session_for(nn::Module& model,
+                                            const amp::Strategy& strategy) const override {
+    const std::shared_ptr<const Rulebook> rules(file_, &file_->rules);
+    return std::make_shared<PolicySession>(
+        "policy " + file_->base.name, model, rules,
+        PolicySession::Settings{strategy.seed, strategy.wire, hash_if_a_file_can_say(*file_)});
+  }
+  const PolicyFile* file() const override { return file_.get(); }
+
+ private:
+  std::shared_ptr<const PolicyFile> file_;
+};
+}  // namespace
+
+amp::Strategy strategy_of(PolicyFile file) {
+  amp::Strategy strategy = file.base;
+  if (!file.rules.empty()) strategy.session = std::make_shared<FileSource>(std::move(file));
+  return strategy;
+}
+
+amp::Strategy watched_strategy_of(PolicyFile file) {
+  amp::Strategy strategy = file.base;
+  strategy.session = std::make_shared<FileSource>(std::move(file));
+  return strategy;
+}
+
+amp::Strategy watched(const amp::Strategy& strategy) {
+  return strategy.session ? strategy : watched_strategy_of(file_of(strategy));
+}
+
+PolicyFile named_or_read(std::string_view name) {
+  if (name.ends_with(".json")) return read(name);
+  const auto strategies = amp::Strategy::names();
+  if (std::ranges::find(strategies, name) != strategies.end())
+    return {.base = amp::Strategy::named(name)};
+  std::vector<std::string_view> names(strategies.begin(), strategies.end());
+  for (const ShippedPolicy& shipped : shipped_policies()) {
+    if (shipped.name == name) return read_text(shipped.text, shipped.name);
+    if (std::ranges::find(strategies, shipped.name) == strategies.end())
+      names.push_back(shipped.name);
+  }
+  fail_unknown_name("policy", "strategy or shipped policy", name, names);
+}
+
+PolicyFile file_of(const amp::Strategy& strategy) {
+  const PolicyFile* made_by = strategy.session ? strategy.session->file() : nullptr;
+  if (strategy.session && !made_by)
+    fail<UsageError>("policy.file_of", strategy.name,
+                     " has a session that no file made. Write down what made it.");
+  PolicyFile file = made_by ? *made_by : PolicyFile{};
+  file.base = strategy, file.base.session = {};
+  return file;
+}
+
+// One ring of magnitudes per tensor.
+
+TensorScales::Memory& TensorScales::memory_for(const std::string& name, const Quantizer& quantizer,
+                                               Device device) {
+  Memory& memory = memories_[name];
+  if (memory.scale.defined() && memory.quantizer == quantizer) {
+    if (memory.scale.device() != device)
+      for (Tensor* x : {&memory.amax, &memory.history, &memory.position, &memory.scale})
+        *x = x->to(device);
+    return memory;
+  }
+  const MemoryScope scope(MemoryUse::workspace);
+  memory.quantizer = quantizer;
+  const int64_t steps = quantizer.scaling.history;
+  const auto make = [&](const char* kind, const Shape& shape, DType dtype, double value) {
+    // A loaded entry is used once: with another quantizer it would be outdated later.
+    const auto saved = waiting_.extract(std::string(kind) + '.' + name);
+    if (saved && saved.mapped().shape() == shape && saved.mapped().dtype() == dtype)
+      return saved.mapped().to(device).clone();
+    return full(shape, value, dtype, device);
+  };
+  memory.amax = make("amax", {1}, f32, 0);
+  memory.history = make("history", {1, steps}, f32, 0);
+  memory.position = make("position", {1}, i64, 0);
+  memory.scale = make("scale", {1}, f32, 1);
+  return memory;
+}
+
+Tensor TensorScales::scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
+                               bool notes) {
+  Memory& memory = memory_for(name, quantizer, x.device());
+  if (notes && x.numel() > 0) {
+    const Tensor rows = x.is_contiguous() ? x.view_as({x.numel()}, {1}, x.offset()) : x;
+    Tensor amax = memory.amax.view_as({}, {}, 0);
+    backend_for(x).largest_magnitude(rows, amax);
+    memory.noted = true;
+  }
+  return memory.scale.view_as({}, {}, 0);
+}
+
+std::vector<TensorScales::Noted> TensorScales::noted() const {
+  std::vector<Noted> all;
+  for (const auto& [name, memory] : memories_)
+    if (memory.noted) all.push_back({name, memory.quantizer, float(memory.amax.item())});
+  return all;
+}
+
+void TensorScales::note(const Noted& seen) {
+  const auto known = memories_.find(seen.name);
+  const bool here = known != memories_.end() && known->second.scale.defined();
+  Memory& memory =
+      memory_for(seen.name, seen.quantizer, here ? known->second.scale.device() : Device::cpu());
+  if (magnitude_bits(seen.amax) > magnitude_bits(float(memory.amax.item())))
+    fill_with(memory.amax, double(seen.amax));
+  memory.noted = true;
+}
+
+void TensorScales::end_step() {
+  for (auto& [name, memory] : memories_)
+    if (std::exchange(memory.noted, false))
+      backend_for(memory.scale)
+          .next_scales(memory.quantizer, memory.amax, memory.history, memory.position,
+                       memory.scale);
+}
+
+void TensorScales::add_to(NamedTensors& state) const {
+  state.insert(waiting_.begin(), waiting_.end());
+  for (const auto& [name, memory] : memories_) {
+    state["amax." + name] = memory.amax, state["history." + name] = memory.history;
+    state["position." + name] = memory.position, state["scale." + name] = memory.scale;
+  }
+}
+
+void TensorScales::load(const NamedTensors& state) {
+  NamedTensors loaded;
+  for (const auto& [name, x] : state) {
+    const bool position = name.starts_with("position.");
+    if (!position && !name.starts_with("amax.") && !name.starts_with("history.") &&
+        !name.starts_with("scale."))
+      continue;
+    // A position is an index into memory.
+    if (!x.defined() || x.dtype() != (position ? i64 : f32) ||
+        (position && (x.numel() != 1 || x.item() < 0 || x.item() > 0x1p53)))
+      fail<UsageError>("policy.load_state_dict", "the entry ", in_quotes(name), " is ",
+                       described(x), position ? ", which is not a count of steps" : "",
+                       ". Load a state that was saved under this policy.");
+    loaded[name] = x.clone();
+  }
+  memories_.clear(), waiting_ = std::move(loaded);
+}
+
+// One f32 tensor per use of a weight.
+
+Tensor WeightAverages::average_for(const std::string& name, double share, const Tensor& x,
+                                   int64_t step, bool updates) {
+  const MemoryScope scope(MemoryUse::optimizer_state);
+  Memory& memory = memories_[name];
+  Tensor& average = memory.average;
+  if (!average.defined()) {
+    const auto saved = waiting_.extract(name);
+    if (saved && saved.mapped().shape() == x.shape()) average = saved.mapped();
+  }
+  if (!average.defined() || average.shape() != x.shape()) {
+    average = empty(x.shape(), f32, x.device());
+    backend_for(x).copy(x, average);
+    memory.step = step;
+    return average;
+  }
+  if (average.device() != x.device()) average = average.to(x.device());
+  if (updates && memory.step != step) {
+    memory.step = step;
+    backend_for(x).lerp(x, 1 - share, average);
+  }
+  return average;
+}
+
+void WeightAverages::add_to(NamedTensors& state) const {
+  for (const auto& [name, average] : waiting_) state["average." + name] = average;
+  for (const auto& [name, memory] : memories_) state["average." + name] = memory.average;
+}
+
+void WeightAverages::load(const NamedTensors& state) {
+  constexpr std::string_view prefix = "average.";
+  const MemoryScope scope(MemoryUse::optimizer_state);
+  NamedTensors loaded;
+  for (const auto& [name, x] : state) {
+    if (!name.starts_with(prefix)) continue;
+    if (!x.defined() || x.dtype() != f32)
+      fail<UsageError>("policy.load_state_dict", "the entry ", in_quotes(name), " is ",
+                       described(x),
+                       ". Averages of weights are f32. Load a state that was saved "
+                       "under this policy.");
+    loaded[name.substr(prefix.size())] = x.clone();
+  }
+  memories_.clear(), waiting_ = std::move(loaded);
 }
 
 }  // namespace halftone::policy

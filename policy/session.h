@@ -1,18 +1,127 @@
-// Applies a rulebook to one model: finds the site of each operation, determines its treatment, and
-// stores the state of treatments. It fills the slot of amp/session.h.
+// An observer of the tensors of a pass, which changes none: probes, the search for an overflow,
+// comparisons. A session reports every operation, in the order of computation, forward and
+// backward. It passes the tensors themselves, so the host waits only if the observer does.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include <halftone/amp/session.h>
+#include <halftone/autograd/slots.h>
+#include <halftone/core/formats/quantizer.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/policy/rules.h>
-#include <halftone/policy/session/observer.h>
-#include <halftone/policy/session/tensor_scales.h>
-#include <halftone/policy/session/weight_averages.h>
+
+namespace halftone::policy {
+
+/// Identifies a tensor.
+struct Seen {
+  const std::string& site;  // "transformer.h.0.attn.c_attn/linear.0"
+  std::string_view op;
+  Role role;
+  std::size_t input;           // its number among the operation's inputs; otherwise 0
+  const Quantizer* quantizer;  // the quantizer that a rule gives it; null: none
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// A pass with gradients begins, after `step` steps. Returns whether to report it.
+  virtual bool begin_pass(int64_t step) = 0;
+  /// Returns the row that a quantizer's survey is added to; undefined: none.
+  virtual Tensor row_for(const Seen&, Device) { return {}; }
+  /// Reports the factor of a scale that follows from earlier steps, an f32 scalar.
+  virtual void scale_used(const Seen&, const Tensor& /*scale*/) {}
+  /// Reports a tensor before and after its treatment, which is the region's cast or a quantizer.
+  /// The operation or its successor gets `after`. They are one tensor without a treatment.
+  virtual void tensor(const Seen&, const Tensor& /*before*/, const Tensor& /*after*/) {}
+  /// Reports that an operation ran: its inputs before casts, a way to run it again, and its result
+  /// before the result's own rounding.
+  virtual void ran(std::string_view /*site*/, std::span<const Tensor> /*inputs*/, Computation&,
+                   const Tensor& /*y*/) {}
+  /// Reports that a step of the optimizer has ended, skipped or not.
+  virtual void end_step() {}
+  /// Reports that an operation was differentiated: its incoming gradient, and those of its inputs.
+  virtual void differentiated(std::string_view /*site*/, const Tensor& /*dy*/,
+                              std::span<const Tensor> /*gradients*/) {}
+};
+
+// Delayed scaling: the history of each tensor whose scale follows from earlier steps. As
+// TransformerEngine's DelayedScaling. It is on the tensor's device, so the host does not wait.
+
+class TensorScales {
+ public:
+  /// Returns the scale to use now; if `notes`, records x's largest magnitude for the end of the
+  /// step. `name`: the tensor's.
+  Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
+                   bool notes);
+  /// Return the magnitudes recorded since the last end_step(), which waits for a GPU; and record
+  /// those of another process.
+  struct Noted {
+    std::string name;
+    Quantizer quantizer;
+    float amax;
+  };
+  std::vector<Noted> noted() const;
+  void note(const Noted& seen);
+  /// Adds the recorded magnitudes to the histories and updates the scales; magnitudes that are not
+  /// finite change nothing. A history counts the steps in which its tensor was seen.
+  void end_step();
+
+  /// Adds "amax.<name>", "history.<name>", "position.<name>" and "scale.<name>" to a state.
+  void add_to(NamedTensors& state) const;
+  /// Takes those entries of a state; entries for tensors not met yet are kept for them.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Memory {
+    Quantizer quantizer{};
+    Tensor amax{}, history{}, position{}, scale{};
+    bool noted = false;  // something was recorded since the last step
+  };
+  Memory& memory_for(const std::string& name, const Quantizer& quantizer, Device device);
+  std::map<std::string, Memory> memories_;
+  NamedTensors waiting_;
+};
+
+// Exponential averages of weights over the steps, for quantizers that choose between two neighbors
+// on the grid by them (Quantizer::average). As ema_weight of TetraJet (arXiv 2502.20853).
+
+class WeightAverages {
+ public:
+  /// Returns the average of weight x in a step: f32, of x's shape and device. The first call for a
+  /// name sets the average to x. The first call in a later step that `updates` adds x: average =
+  /// share average + (1 - share) x. `name`: the use of the weight.
+  Tensor average_for(const std::string& name, double share, const Tensor& x, int64_t step,
+                     bool updates);
+
+  /// Adds "average.<name>" to a state.
+  void add_to(NamedTensors& state) const;
+  /// Takes those entries of a state; entries for weights not met yet are kept for them. Throws
+  /// UsageError for an entry that is not f32.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Memory {
+    Tensor average{};
+    int64_t step = -1;  // of the last update
+  };
+  std::map<std::string, Memory> memories_;
+  NamedTensors waiting_;
+};
+
+}  // namespace halftone::policy
+
+// Applies a rulebook to one model: finds the site of each operation, determines its treatment, and
+// stores the state of treatments. It fills the slot of amp/session.h.
 
 namespace halftone::amp {
 class Training;

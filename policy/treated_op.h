@@ -6,10 +6,10 @@
 #include <string>
 
 #include <halftone/autograd/slots.h>
+#include <halftone/core/formats/quantizer.h>
+#include <halftone/core/op_info.h>
 #include <halftone/policy/rules.h>
-#include <halftone/policy/session/observer.h>
-#include <halftone/policy/session/tensor_scales.h>
-#include <halftone/policy/session/weight_averages.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::policy {
 
@@ -39,5 +39,11 @@ std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 /// pass, element).
 RandomKey key_of(uint64_t site_seed, uint64_t offset, Role role, std::size_t input);
 uint64_t site_seed(uint64_t seed, std::string_view site);
+
+// The view of a tensor for quantization: a matrix whose columns run along the dimension that a
+// product sums over, because blocks of scales and rotations run along it.
+
+/// Returns quantized() of that view, with shape, dtype and device of x.
+Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call);
 
 }  // namespace halftone::policy

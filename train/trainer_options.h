@@ -92,7 +92,7 @@ struct TrainerOptions {
   std::vector<std::shared_ptr<Logger>> loggers{};  // additional loggers
   int64_t log_every_steps = 50;
   /// After a step skipped for an overflow: says which tensor was the first that is not finite, and
-  /// which loss scale would have been enough (policy/telemetry/overflow.h), for the step's last
+  /// which loss scale would have been enough (policy/probe.h), for the step's last
   /// batch. Such steps are slow; on a GPU every step waits.
   bool explain_overflows = false;
 

@@ -11,7 +11,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
-#include <halftone/policy/telemetry/overflow.h>
+#include <halftone/policy/probe.h>
 #include <halftone/train/evaluation.h>
 #include <halftone/train/stop_signals.h>
 #include <halftone/train/task_steps.h>

@@ -20,7 +20,7 @@
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/telemetry/observation.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

@@ -8,7 +8,7 @@
 
 #include <halftone/amp/strategy.h>
 #include <halftone/lab/workloads/workload.h>
-#include <halftone/policy/rules/site.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::lab {
 

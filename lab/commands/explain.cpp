@@ -10,7 +10,7 @@
 #include <halftone/lab/policy_note.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/telemetry/overflow.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

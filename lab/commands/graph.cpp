@@ -20,7 +20,7 @@
 #include <halftone/core/files.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/rules/site.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::lab {
 

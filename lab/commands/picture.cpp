@@ -16,7 +16,7 @@
 #include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/experiments/small_gradients.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

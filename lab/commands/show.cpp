@@ -12,7 +12,7 @@
 #include <halftone/lab/policy_note.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 namespace halftone::lab {
 

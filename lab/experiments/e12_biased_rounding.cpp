@@ -8,7 +8,7 @@
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 namespace e12 {

@@ -9,7 +9,7 @@
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/workloads/workload.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 namespace e14 {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include <halftone/lab/setting.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
 

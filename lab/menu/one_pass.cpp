@@ -10,7 +10,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/quantizer_json.h>
-#include <halftone/policy/session/quantized_along.h>
+#include <halftone/policy/treated_op.h>
 
 namespace halftone::lab {
 

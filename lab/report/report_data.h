@@ -15,8 +15,7 @@
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/policy/probe.h>
-#include <halftone/policy/rules/site.h>
-#include <halftone/policy/telemetry/weight_flips.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::lab {
 

@@ -20,7 +20,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/nn/module.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 #include <halftone/policy/session.h>
 
 namespace halftone::python {

@@ -5,7 +5,7 @@
 
 #include <halftone/halftone.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 namespace ht = halftone;
 

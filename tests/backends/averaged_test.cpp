@@ -7,7 +7,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 #include <halftone/core/tensor.h>
-#include <halftone/policy/session/quantized_along.h>
+#include <halftone/policy/treated_op.h>
 
 #include "../temporary_directory.h"
 #include "backends/float_bits.h"

@@ -8,8 +8,8 @@
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/policy/file/own_quantizers.h>
 #include <halftone/policy/policy_file.h>
+#include <halftone/policy/quantizer_json.h>
 
 #include "../temporary_directory.h"
 #include "policy/policy_cases.h"

@@ -5,8 +5,8 @@
 
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/policy/file/own_quantizers.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/quantizer_json.h>
 
 #include "device_cases.h"
 #include "gpu.h"

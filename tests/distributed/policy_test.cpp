@@ -4,8 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/telemetry/overflow.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"

@@ -4,7 +4,7 @@
 #include "fuzz.h"
 
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/rules/path_match.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::fuzz {
 

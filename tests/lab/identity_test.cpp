@@ -10,7 +10,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
-#include <halftone/policy/file/fingerprint.h>
+#include <halftone/policy/policy_file.h>
 
 #include "lab/linear_workload.h"
 #include "temporary_directory.h"

@@ -14,7 +14,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/telemetry/observation.h>
+#include <halftone/policy/probe.h>
 
 #include "temporary_directory.h"
 

@@ -11,7 +11,7 @@
 
 #include <halftone/nn/models/models.h>
 #include <halftone/policy/policy.h>
-#include <halftone/policy/telemetry/weight_flips.h>
+#include <halftone/policy/probe.h>
 
 #include "policies_directory.h"
 #include "policy/session_cases.h"

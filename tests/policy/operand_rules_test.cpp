@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 #include "../temporary_directory.h"
 #include "policy_cases.h"

@@ -11,8 +11,8 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/file/fingerprint.h>
 #include <halftone/policy/policy.h>
+#include <halftone/policy/policy_file.h>
 
 #include "policies_directory.h"
 #include "policy/session_cases.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/nn/models/gpt.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 #include "../temporary_directory.h"
 #include "session_cases.h"

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include <halftone/core/backend.h>
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 
 #include "session_cases.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <halftone/core/files.h>
-#include <halftone/policy/telemetry/worst_rows.h>
+#include <halftone/policy/probe.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
 

@@ -1,9 +1,9 @@
-// A probe (policy/telemetry/probe.h) as a callback: telemetry of a Trainer's training.
+// A probe (policy/probe.h) as a callback: telemetry of a Trainer's training.
 #pragma once
 
 #include <optional>
 
-#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/probe.h>
 #include <halftone/train/callbacks/callback.h>
 
 namespace halftone::train {

@@ -6,7 +6,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/halftone.h>
-#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/resolved.h>
 
 #include "../../policy/session_cases.h"
 
