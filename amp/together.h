@@ -10,7 +10,6 @@
 
 #include <halftone/amp/training_core.h>
 #include <halftone/distributed/reducer.h>
-#include <halftone/distributed/statistics.h>
 
 namespace halftone::amp {
 

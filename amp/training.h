@@ -16,7 +16,7 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/distributed/options.h>
+#include <halftone/distributed/wire.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <halftone/core/communicator.h>
-#include <halftone/distributed/options.h>
+#include <halftone/distributed/wire.h>
 
 namespace halftone::bench {
 

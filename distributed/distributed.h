@@ -4,4 +4,4 @@
 
 #include <halftone/core/communicator.h>
 #include <halftone/distributed/collectives.h>
-#include <halftone/distributed/options.h>
+#include <halftone/distributed/wire.h>

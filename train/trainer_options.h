@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <halftone/amp/strategy.h>
-#include <halftone/distributed/options.h>
+#include <halftone/distributed/wire.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/train/callbacks/callback.h>
 #include <halftone/train/logging/logger.h>
