@@ -13,7 +13,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 
 #include "../examples/output.h"
 

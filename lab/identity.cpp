@@ -9,7 +9,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/lab/setting.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/train/checkpoints/resume.h>
+#include <halftone/train/checkpoint.h>
 
 namespace halftone::lab {
 

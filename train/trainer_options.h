@@ -13,7 +13,7 @@
 #include <halftone/amp/strategy.h>
 #include <halftone/distributed/wire.h>
 #include <halftone/optim/lr_schedule.h>
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 #include <halftone/train/logging/logger.h>
 
 namespace halftone::train {

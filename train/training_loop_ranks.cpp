@@ -15,8 +15,8 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/distributed/collectives.h>
+#include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints/manifest.h>
-#include <halftone/train/checkpoints/resume.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/stop_signals.h>

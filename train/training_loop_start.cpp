@@ -7,7 +7,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/train/checkpoints/resume.h>
+#include <halftone/train/checkpoint.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/logging/for_people.h>

@@ -8,7 +8,7 @@
 #include <halftone/core/random.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/optim/optim.h>
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/rates.h>
 
 namespace halftone::lab {

@@ -22,9 +22,9 @@
 #include <halftone/data/images/image_folder.h>
 #include <halftone/data/sets/csv.h>
 #include <halftone/data/sets/fashion_mnist.h>
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/checkpoints/checkpoint.h>
-#include <halftone/train/checkpoints/checkpoints.h>
-#include <halftone/train/logging/loggers.h>
+#include <halftone/train/loggers.h>
 
 #include "../temporary_directory.h"
 #include "../without_root.h"

@@ -10,7 +10,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/train/checkpoints/checkpoint.h>
-#include <halftone/train/logging/loggers.h>
+#include <halftone/train/loggers.h>
 #include <halftone/train/logging/status_line.h>
 
 #include "../temporary_directory.h"

@@ -7,7 +7,7 @@
 #include <string>
 
 #include <halftone/core/factory.h>
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 
 #include "../temporary_directory.h"
 

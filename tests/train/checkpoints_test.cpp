@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include <halftone/train/checkpoints/durable_files.h>
+#include <halftone/train/durable_files.h>
 
 #include "../without_root.h"
 #include "checkpoint_cases.h"

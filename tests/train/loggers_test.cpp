@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <signal.h>
 
-#include <halftone/train/logging/loggers.h>
+#include <halftone/train/loggers.h>
 #include <nlohmann/json.hpp>
 
 #include "event_reader.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include <halftone/train/logging/progress_bar.h>
+#include <halftone/train/progress.h>
 
 #include "temporary_directory.h"
 #include "terminal.h"

@@ -16,7 +16,7 @@
 #include <halftone/train/callbacks/monitors.h>
 #include <halftone/train/callbacks/precision_monitor.h>
 #include <halftone/train/callbacks/weight_average.h>
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 
 namespace halftone::test::random_stops_test {
 namespace {

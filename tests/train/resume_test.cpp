@@ -1,12 +1,12 @@
 // A training that stopped in the middle of an epoch and resumed from its checkpoint ends with the
 // bits of one that never stopped, under every strategy.
-#include <halftone/train/checkpoints/resume.h>
+#include <halftone/train/checkpoint.h>
 
 #include <doctest/doctest.h>
 
 #include <optional>
 
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/logging/for_people.h>
 #include <halftone/train/stop_signals.h>
 

@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <halftone/train/checkpoints/checkpoints.h>
 #include <halftone/train/callbacks/early_stopping.h>
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/environment.h>
 
 namespace halftone::test::trainer_resume_test {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

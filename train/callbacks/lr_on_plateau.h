@@ -6,7 +6,7 @@
 #include <string>
 
 #include <halftone/optim/lr_schedule.h>
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

@@ -2,7 +2,7 @@
 // permutation of itself. Class numbers become shares of two classes.
 #pragma once
 
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <vector>
 
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

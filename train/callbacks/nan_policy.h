@@ -4,7 +4,7 @@
 // step, and this callback does not see it.)
 #pragma once
 
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include <halftone/policy/probe.h>
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

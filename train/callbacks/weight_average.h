@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::train {
 

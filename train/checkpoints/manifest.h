@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include <halftone/train/checkpoints/checkpoint.h>
-#include <halftone/train/checkpoints/durable_files.h>
+#include <halftone/train/durable_files.h>
 
 namespace halftone::train {
 

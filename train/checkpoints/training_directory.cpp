@@ -6,8 +6,8 @@
 #include <array>
 
 #include <halftone/core/error.h>
-#include <halftone/train/checkpoints/durable_files.h>
-#include <halftone/train/logging/loggers.h>
+#include <halftone/train/durable_files.h>
+#include <halftone/train/loggers.h>
 
 namespace halftone::train {
 

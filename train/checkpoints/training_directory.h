@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/checkpoints/directory_lock.h>
 #include <halftone/train/logging/logger.h>
 

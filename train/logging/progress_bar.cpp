@@ -1,5 +1,5 @@
 // Shows the progress of an epoch in one live line, or in whole lines without a terminal.
-#include <halftone/train/logging/progress_bar.h>
+#include <halftone/train/progress.h>
 
 #include <algorithm>
 

@@ -11,7 +11,7 @@
 
 #include <halftone/train/checkpoints/checkpoint.h>
 #include <halftone/train/logging/logger.h>
-#include <halftone/train/logging/progress_bar.h>
+#include <halftone/train/progress.h>
 
 namespace halftone::train {
 

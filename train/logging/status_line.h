@@ -1,4 +1,4 @@
-// The text of a progress line, cut to a width. Pure functions: progress_bar.h handles the terminal.
+// The text of a progress line, cut to a width. Pure functions: progress.h handles the terminal.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Scalars in the event files that TensorBoard reads.
-#include <halftone/train/logging/loggers.h>
+#include <halftone/train/loggers.h>
 
 #include <atomic>
 #include <chrono>

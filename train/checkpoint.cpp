@@ -1,6 +1,6 @@
 // The schedule's state has names "scheduler.*" next to the training's own. Loading sets the
 // schedule first, because loading a training cannot be undone.
-#include <halftone/train/checkpoints/resume.h>
+#include <halftone/train/checkpoint.h>
 
 #include <charconv>
 #include <functional>

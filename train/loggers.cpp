@@ -1,5 +1,5 @@
 // CSV and JSON lines. Numbers have the fewest digits that read back to the same f64.
-#include <halftone/train/logging/loggers.h>
+#include <halftone/train/loggers.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,12 +1,11 @@
 // Text only: widths in columns, and numbers with the fewest useful digits.
-#include <halftone/train/logging/status_line.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 
 #include <halftone/core/error.h>
+#include <halftone/train/logging/status_line.h>
 
 namespace halftone::train {
 

@@ -1,6 +1,6 @@
 // Listing first reads only the small files (state.json, sizes). All bytes are verified before
 // anything depends on a checkpoint: before it is the latest, or is kept instead of another.
-#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/checkpoints.h>
 
 #include <algorithm>
 #include <charconv>

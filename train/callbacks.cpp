@@ -1,8 +1,7 @@
 // The averaged weights: updates them, saves them in checkpoints, swaps them in for validation.
-#include <halftone/train/callbacks/weight_average.h>
-
 #include <halftone/core/backend.h>
 #include <halftone/core/memory.h>
+#include <halftone/train/callbacks/weight_average.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
 

@@ -1,6 +1,6 @@
 // POSIX calls. A file's bytes and its name are separate: fsync on the file makes the bytes durable,
 // fsync on its directory the name (Pillai et al. 2014, "All File Systems Are Not Created Equal").
-#include <halftone/train/checkpoints/durable_files.h>
+#include <halftone/train/durable_files.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,11 +10,11 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
+#include <zlib.h>
+
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include <zlib.h>
 
 #include <halftone/core/error.h>
 
