@@ -5,7 +5,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/halftone.h>
-#include <halftone/train/checkpoints/directory_lock.h>
+#include <halftone/train/durable_files.h>
 
 #include "fashion.h"
 

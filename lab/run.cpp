@@ -23,8 +23,7 @@
 #include <halftone/policy/policy.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/resolved.h>
-#include <halftone/train/checkpoints/training_directory.h>
-#include <halftone/train/environment.h>
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::lab {

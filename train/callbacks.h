@@ -1,15 +1,22 @@
+// Callbacks of a Trainer: the interface, and those that come with it.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <halftone/data/dataset.h>
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/policy/probe.h>
+
+namespace halftone::train {
+
 // Hooks around a Trainer's steps. The Trainer calls them in the order of the callbacks in
 // TrainerOptions. A callback may read everything that the Trainer exposes, log numbers, and stop
 // the training. Checkpoints are saved after all callbacks.
-#pragma once
-
-#include <map>
-#include <memory>
-#include <string>
-
-#include <halftone/data/dataset.h>
-
-namespace halftone::train {
 
 class Trainer;
 
@@ -61,6 +68,233 @@ class Callback {
   /// the list, if it has the same class.
   virtual std::map<std::string, double> state() const { return {}; }
   virtual void load_state(const std::map<std::string, double>& state) { static_cast<void>(state); }
+};
+
+// Ends a training whose validation metric no longer improves, like Lightning's EarlyStopping.
+
+struct EarlyStoppingOptions {
+  std::string metric = "val/loss";
+  bool larger_is_better = false;
+  int64_t patience = 3;      // validations in a row without an improvement
+  double min_delta = 0;      // an improvement must be larger than this
+  bool check_finite = true;  // NaN and infinities end the training at once
+};
+
+class EarlyStopping final : public Callback {
+ public:
+  /// Throws UsageError for a patience below 1 and a min_delta that is negative or not finite.
+  explicit EarlyStopping(EarlyStoppingOptions options = {});
+  /// Throws UsageError if the Trainer has no validation. Stops again a training that it had
+  /// stopped.
+  void on_fit_start(Trainer& trainer) override;
+  /// Throws UsageError for an unknown metric. Without check_finite, NaN does not count as
+  /// improvement.
+  void on_validation_end(Trainer& trainer) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
+
+  /// Returns the best value so far, infinite before the first.
+  double best() const { return best_; }
+
+ private:
+  void stop_if_hopeless(Trainer& trainer) const;
+
+  EarlyStoppingOptions options_;
+  double best_;
+  int64_t waited_ = 0;
+};
+
+// Lowers the learning rate when a validation metric no longer improves: torch's ReduceLROnPlateau
+// for the Trainer's metrics.
+
+class LrOnPlateau final : public Callback {
+ public:
+  explicit LrOnPlateau(std::string metric = "val/loss", optim::PlateauOptions options = {});
+  /// Throws UsageError if the Trainer has no validation, or if a schedule sets the rates at each
+  /// step.
+  void on_fit_start(Trainer& trainer) override;
+  /// Throws UsageError for an unknown metric.
+  void on_validation_end(Trainer& trainer) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override { loaded_ = state; }
+
+ private:
+  std::string metric_;
+  optim::PlateauOptions options_;
+  std::optional<optim::ReduceOnPlateau> plateau_{};
+  std::map<std::string, double> loaded_{};  // until on_fit_start() gives the optimizer
+};
+
+// Mixup (Zhang et al. 2018) as a callback, like timm's Mixup: blends each training batch with a
+// permutation of itself. Class numbers become shares of two classes.
+
+struct MixupOptions {
+  double alpha = 0.2;  // a batch's share is drawn from Beta(alpha, alpha); 0: no mixup
+  uint64_t seed = 0;
+};
+
+/// For tasks whose loss accepts probabilities, such as classification(). The blending depends only
+/// on the seed, the epoch and the batch's place in it, so a resumed training sees the same batches.
+class Mixup final : public Callback {
+ public:
+  /// `classes`: the number of classes. Throws UsageError for fewer than 2, and for an alpha that is
+  /// negative or not finite.
+  explicit Mixup(int64_t classes, MixupOptions options = {});
+  /// Blends inputs [n, ...] f32, and turns class numbers [n] into blended probabilities f32 [n,
+  /// classes]. Both stay on their device. Throws what data::mixup() and one_hot() throw, and
+  /// UsageError for a label that is no class, such as the -100 of an ignored sample.
+  void on_batch_start(Trainer& trainer, data::Batch& batch) override;
+
+ private:
+  void require_classes(const Tensor& labels) const;
+
+  int64_t classes_;
+  MixupOptions options_;
+};
+
+// Callbacks that only add numbers to the log.
+
+/// Logs "lr", or "lr/0", "lr/1", ... if there are several parameter groups: the rates of the logged
+/// step. Like Lightning's LearningRateMonitor.
+class LearningRateMonitor final : public Callback {
+ public:
+  void on_batch_start(Trainer& trainer, data::Batch& batch) override;
+  void on_log(Trainer& trainer) override;
+
+ private:
+  std::vector<double> rates_{};
+};
+
+/// Logs "samples_per_second" and "steps_per_second" since the last record, without validations.
+class ThroughputMonitor final : public Callback {
+ public:
+  void on_fit_start(Trainer& trainer) override { begin(trainer); }
+  void on_validation_end(Trainer& trainer) override { begin(trainer); }
+  void on_log(Trainer& trainer) override;
+
+ private:
+  void begin(const Trainer& trainer);
+
+  std::chrono::steady_clock::time_point since_{};
+  double samples_ = 0;
+  int64_t steps_ = 0;
+};
+
+// Reacts to a loss that is NaN or infinite, because such a step would make all weights useless. The
+// check comes before the backward pass, so weights and running statistics are those of the last
+// good step. (An overflow of scaled f16 gradients is a different case: the loss scaler skips that
+// step, and this callback does not see it.)
+
+enum class OnNan {
+  stop,       // ends the training
+  drop_step,  // drops the step and continues with the next
+  fail,       // throws UsageError
+};
+
+struct NanPolicyOptions {
+  OnNan action = OnNan::stop;
+  int64_t patience = 10;  // drop_step ends the training after this many drops in a row
+  /// Checks only every n-th batch: on a GPU a check waits, on the CPU it is free.
+  int64_t every_batches = 1;
+};
+
+class NanPolicy final : public Callback {
+ public:
+  /// Throws UsageError for numbers below 1.
+  explicit NanPolicy(const NanPolicyOptions& options = {});
+  bool on_loss(Trainer& trainer, const Tensor& loss) override;
+  bool drops_steps() const override { return true; }
+  void on_step_end(Trainer&) override { in_a_row_ = 0; }
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
+
+  int64_t dropped_steps() const { return dropped_; }
+
+ private:
+  NanPolicyOptions options_;
+  int64_t batches_ = 0, dropped_ = 0, in_a_row_ = 0;
+};
+
+// A probe (policy/probe.h) as a callback: telemetry of a Trainer's training.
+
+/// Writes probe.jsonl into the training's directory, if it has one. Logs numbers of the last
+/// sampled step: "precision/worst_underflow" (the largest share of a tensor that became 0),
+/// "precision/least_sqnr" (dB) and "precision/lost_updates"; a note names the site of the first. A
+/// resumed training appends the numbers that it would have had: rows of steps that it repeats occur
+/// twice, with the same numbers.
+class PrecisionMonitor final : public Callback {
+ public:
+  explicit PrecisionMonitor(policy::ProbeOptions options = {}) : options_(std::move(options)) {}
+  void on_fit_start(Trainer& trainer) override;
+  void on_step_end(Trainer& trainer) override;
+  void on_log(Trainer& trainer) override;
+  void on_fit_end(Trainer& trainer) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
+  std::map<std::string, Tensor> tensors() const override;
+  void load_tensors(const std::map<std::string, Tensor>& tensors) override { history_ = tensors; }
+
+ private:
+  void write(Trainer& trainer);
+
+  policy::ProbeOptions options_;
+  std::optional<policy::Probe> probe_{};
+  struct Worst {
+    double underflow = 0, sqnr = 0, lost = 0;
+    std::string site{};
+  };
+  std::optional<Worst> worst_{};
+  std::map<std::string, Tensor> history_{};  // of the probe, while there is none
+};
+
+// Averages weights over the steps of a training; averages often generalize better than the last
+// weights. With a decay it is the exponential moving average (Polyak & Juditsky 1992), without one
+// the plain mean (stochastic weight averaging, Izmailov et al. 2018). Like
+// torch.optim.swa_utils.AveragedModel, under every strategy and in checkpoints.
+
+struct WeightAverageOptions {
+  /// average = decay * average + (1 - decay) * weight; nullopt: the mean of all updates.
+  std::optional<double> decay = 0.999;
+  int64_t every_steps = 1;
+  int64_t start_step = 0;  // weights count after this step and later ones
+  /// Validations measure the averages, and therefore also early stopping and the best checkpoints.
+  bool validates = true;
+};
+
+/// Averages the weights that the optimizer trains, in f32 (f64 for f64 weights): master weights,
+/// joined halves and compensated weights if the strategy has them, not their bf16 rounding.
+/// Buffers, such as the statistics of batch norm, are not averaged: they are the model's. To use
+/// the averages with batch norm, call nn::update_batch_norm() while they are in place().
+class WeightAverage final : public Callback {
+ public:
+  /// Throws UsageError for a decay outside [0, 1), or every_steps below 1.
+  explicit WeightAverage(WeightAverageOptions options = {});
+
+  void on_fit_start(Trainer& trainer) override;
+  void on_step_end(Trainer& trainer) override;
+  std::shared_ptr<void> during_validation(Trainer& trainer) override;
+  std::map<std::string, Tensor> tensors() const override;
+  /// Throws UsageError if the averages belong to other weights, at the start of fit().
+  void load_tensors(const std::map<std::string, Tensor>& tensors) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
+
+  /// Returns the number of updates in the averages.
+  int64_t updates() const { return updates_; }
+  /// Returns the averages in the order of the optimizer's parameters; empty before the first
+  /// update.
+  const std::vector<Tensor>& averages() const { return averages_; }
+  /// Makes the model compute with the averages, rounded to its dtype, until the returned object is
+  /// destroyed: to predict with them, or to save them by nn::save(). Null before the first update.
+  std::shared_ptr<void> in_place(Trainer& trainer) const;
+
+ private:
+  /// Returns the optimizer's parameters. Throws if existing averages do not fit them.
+  std::vector<Tensor> parameters_of(Trainer& trainer) const;
+
+  WeightAverageOptions options_;
+  std::vector<Tensor> averages_{};
+  int64_t updates_ = 0;
 };
 
 }  // namespace halftone::train

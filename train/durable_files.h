@@ -1,6 +1,4 @@
-// System calls for checkpoints: files and directories that are on the disk when a call returns,
-// names that never replace existing ones, checksums. Every failure is a FormatError "[checkpoint]
-// ..." that names the path and the system's reason.
+// Files that survive a crash, in a directory that one training holds.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +9,10 @@
 #include <halftone/core/files.h>
 
 namespace halftone::train {
+
+// System calls for checkpoints: files and directories that are on the disk when a call returns,
+// names that never replace existing ones, checksums. Every failure is a FormatError "[checkpoint]
+// ..." that names the path and the system's reason.
 
 using files::Descriptor;
 
@@ -46,5 +48,26 @@ struct FileSum {
 FileSum sum_of(const std::filesystem::path& path);
 /// Returns the size without reading the bytes.
 uint64_t size_of(const std::filesystem::path& path);
+
+// Allows one training at a time in a directory: two would mix their logs and remove each other's
+// checkpoints. The lock is the system's (flock on the file .lock), so it ends with the process even
+// if that is killed. The file's text only tells others which process holds the lock.
+
+class DirectoryLock {
+ public:
+  /// Takes the lock until this object is destroyed. Throws UsageError if another process, or
+  /// another object of this one, holds it. Throws FormatError if the file cannot be made or has
+  /// another name (a hard link), in the name of `op`. `system_lock`: flock(2), or a substitute in
+  /// tests.
+  explicit DirectoryLock(const std::filesystem::path& directory, std::string_view op = "Trainer",
+                         int (*system_lock)(int file, int operation) = nullptr);
+
+  /// Returns false if the file system has no locks; then other trainings are not excluded.
+  bool holds() const { return holds_; }
+
+ private:
+  files::Descriptor file_;
+  bool holds_ = false;
+};
 
 }  // namespace halftone::train

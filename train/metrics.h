@@ -1,15 +1,120 @@
+// Reading numbers back from a checkpoint: whatever is in it, they are numbers.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <halftone/core/error.h>
+#include <halftone/core/tensor.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::train {
+
+/// The number of that name, or 0.
+inline double number_in(const std::map<std::string, double>& numbers, const std::string& name) {
+  const auto found = numbers.find(name);
+  return found == numbers.end() ? 0 : found->second;
+}
+
+/// A count that was kept as a number, up to 2^53, from where on doubles have gaps; 0 for NaN and
+/// below.
+inline int64_t count_in(const std::map<std::string, double>& numbers, const std::string& name) {
+  const double value = number_in(numbers, name);
+  return std::isnan(value) ? 0 : int64_t(std::clamp(value, 0.0, 0x1p53));
+}
+
+// Reads and sets the learning rates of all parameter groups at once.
+
+inline std::vector<double> rates_of(const optim::Optimizer& optimizer) {
+  std::vector<double> rates(std::size_t(optimizer.group_count()));
+  for (std::size_t group = 0; group < rates.size(); ++group)
+    rates[group] = optimizer.lr(int(group));
+  return rates;
+}
+
+inline void set_rates(optim::Optimizer& optimizer, const std::vector<double>& rates) {
+  for (std::size_t group = 0; group < rates.size(); ++group)
+    optimizer.set_lr(rates[group], int(group));
+}
+
+// A sum that depends on its terms but not on their order, so that metrics have the same bits
+// however batches are shared among processes.
+
+/// A double and its rounding error, about 106 bits together. Sums of the same terms in two orders
+/// round to the same double, unless a bit beyond those 106 decides. The algorithms are the
+/// error-free sum of Knuth (1969) and the error-free product of Dekker (1971). An infinite or NaN
+/// sum stays infinite or NaN.
+class ExactSum {
+ public:
+  constexpr ExactSum() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a double is an exact sum
+  constexpr ExactSum(double value, double rest = 0) : value_(value), rest_(rest) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): and converts back to a double
+  constexpr operator double() const { return value_; }
+  constexpr double rest() const { return rest_; }
+
+  ExactSum& operator+=(const ExactSum& x) {
+    const double sum = value_ + x.value_, from = sum - value_;
+    const double lost = (value_ - (sum - from)) + (x.value_ - from);
+    return *this = rounded(sum, lost + rest_ + x.rest_);
+  }
+
+  static ExactSum product(double a, double b) { return rounded(a * b, std::fma(a, b, -(a * b))); }
+  ExactSum squared() const {
+    const ExactSum high = product(value_, value_);
+    return rounded(high, high.rest() + 2 * value_ * rest_);
+  }
+  ExactSum operator/(double x) const {
+    const double high = value_ / x;
+    return rounded(high, (std::fma(-high, x, value_) + rest_) / x);
+  }
+  ExactSum operator-() const { return {-value_, -rest_}; }
+
+ private:
+  static ExactSum rounded(double value, double rest) {
+    const double sum = value + rest;
+    return std::isfinite(sum) ? ExactSum(sum, rest - (sum - value)) : ExactSum(value, 0);
+  }
+
+  double value_ = 0, rest_ = 0;
+};
+
+// The numbers of a training by name: a std::map whose at() throws an error that lists the names.
+
+/// The last number of each name: "train/loss", "val/top1", ...
+struct MetricValues : std::map<std::string, double> {
+  MetricValues() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a map of numbers
+  MetricValues(std::map<std::string, double> values)
+      : std::map<std::string, double>(std::move(values)) {}
+
+  /// Returns the number of a name. Throws UsageError that lists the known names.
+  double at(const std::string& name) const {
+    const auto found = find(name);
+    if (found != end()) return found->second;
+    std::string names;
+    bool trained = false, validated = !name.starts_with("val/");
+    for (const auto& [known, value] : *this) {
+      names += (names.empty() ? "" : ", ") + known;
+      trained = trained || known.starts_with("train/");
+      validated = validated || known.starts_with("val/");
+    }
+    fail<UsageError>("metrics", "there is no number \"", name,
+                     "\" among: ", names.empty() ? "none" : names,
+                     validated || !trained
+                         ? ". Ask for one of these."
+                         : ". Those of val/ come from validation: pass fit() a second loader.");
+  }
+};
+
 // Running metrics over an epoch or a window: update() for each batch, value() at any time, reset()
 // to start again. Numbers on a GPU are added on the host later, many batches at a time: update()
 // waits for the GPU once in 64 batches, value() always. A metric without samples is NaN.
-#pragma once
-
-#include <deque>
-#include <vector>
-
-#include <halftone/core/tensor.h>
-#include <halftone/train/exact_sum.h>
-
-namespace halftone::train {
 
 /// The sums over batches that give a metric's value, usually total / weight. Checkpoints store
 /// them, and those of several processes are added.

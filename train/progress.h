@@ -1,3 +1,55 @@
+// What a person at a terminal sees of a training.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <halftone/amp/strategy.h>
+#include <halftone/nn/module.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::train {
+
+// The text of a progress line, cut to a width. Pure functions: progress.h handles the terminal.
+
+enum class Shown {
+  number,   // 0.4321, or 4.321e-05 for small values
+  percent,  // for a share: 0.9312 is 93.12 %
+  count,    // without decimals: skipped steps, a loss scale
+};
+
+/// Returns "0.4321", "93.12 %", "65536".
+std::string shown_text(double value, Shown shown);
+
+struct ProgressField {
+  std::string_view name;
+  double value;
+  Shown shown = Shown::number;
+};
+
+struct ProgressState {
+  int64_t epoch = 0, epochs = 0;          // from 1; epochs 0: unknown
+  int64_t step = 0, steps = 0;            // done in this epoch, and its number of steps; steps 0:
+                                          // unknown
+  double rate = 0;                        // units per second
+  double seconds_left = -1;               // negative: unknown
+  std::string_view unit = "samples";      // ASCII
+  std::span<const ProgressField> fields;  // the most important first; names in ASCII
+};
+
+/// Returns one line of at most `columns` characters: counts, fields, rate, time left, and a bar if
+/// at least 10 columns are free. If the parts do not all fit, they are left out in this order: the
+/// bar, the rate, the time left, then the last fields. `color` adds escape sequences, which take
+/// no columns.
+std::string status_line(const ProgressState& state, int64_t columns, bool color);
+/// Returns the whole line without a bar, for files and pipes.
+std::string status_line(const ProgressState& state);
+
 // Shows the progress of a training. On a terminal it is one line that redraws itself in place, at
 // most ten times a second, as wide as the window. In a file or a pipe it is whole lines, one every
 // n steps. Each epoch's last line stays. Colors are off if NO_COLOR is set (no-color.org).
@@ -8,15 +60,6 @@
 //     show("loss", loss.value());                    // so that a GPU seldom has to wait for it
 //     show("loss scale", scaler.scale_value(), train::Shown::count);
 //   });
-#pragma once
-
-#include <chrono>
-#include <cstdio>
-#include <vector>
-
-#include <halftone/train/logging/status_line.h>
-
-namespace halftone::train {
 
 struct ProgressOptions {
   int64_t epochs = 0;            // 0: unknown
@@ -84,5 +127,13 @@ class ProgressBar {
   int64_t units_ = 0, steps_before_ = 0;
   Clock::time_point epoch_start_{}, drawn_{};
 };
+
+// A summary of a model: its parts, their parameters, and the bytes that each strategy would need.
+
+/// Returns one line per direct child of the model and one per strategy (in MiB, without
+/// activations), with an arrow at the strategy in use. Like Lightning's ModelSummary. With several
+/// ranks, the bytes are those of the rank that stores most.
+std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
+                          const amp::Strategy& in_use, int ranks = 1);
 
 }  // namespace halftone::train

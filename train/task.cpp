@@ -2,10 +2,13 @@
 #include <halftone/train/task.h>
 
 #include <algorithm>
+#include <vector>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::train {
 
@@ -114,6 +117,103 @@ Task regression(nn::Module& model, const RegressionOptions& options) {
   if (options.mae) task.metrics.emplace_back("mae", MeanAbsoluteError(), update);
   if (options.r2) task.metrics.emplace_back("r2", R2Score(), update);
   return task;
+}
+
+// Calls a task's functions of inputs and targets, or of whole batches.
+
+namespace {
+/// Returns f64 numbers in f32, unless the model has f64 weights: tables and NumPy are f64, models
+/// rarely.
+Tensor as_model(const Task& task, const amp::Training& training, const Tensor& x) {
+  if (!x.defined() || x.dtype() != f64 || training.strategy().weights == f64) return x;
+  const std::vector<Tensor> weights = task.model.parameters();
+  const bool wide = std::ranges::any_of(weights, [](const Tensor& w) { return w.dtype() == f64; });
+  return wide ? x : cast(x, f32);
+}
+
+/// Calls `forward`; says more about integers that the model refuses.
+template <class F> Tensor with_integers_named(const data::Batch& batch, const F& forward) {
+  try {
+    return forward();
+  } catch (const DTypeError& error) {
+    if (!batch.inputs.defined() || is_floating(batch.inputs.dtype())) throw;
+    PlainText text;
+    text << described(batch.inputs);
+    const std::string inputs = text.str();
+    if (std::string_view(error.what()).find(inputs) == std::string_view::npos) throw;
+    fail<DTypeError>("Task", "the inputs are ", inputs,
+                     ", and the model refuses that: ", error.what(),
+                     " Give the dataset cast(inputs, f32), unless they are tokens of an "
+                     "Embedding.");
+  }
+}
+}  // namespace
+
+Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch) {
+  if (!task.forward && !task.forward_batch)
+    fail<UsageError>("Task", "the task has no forward. Give it that function.");
+  const Tensor inputs = as_model(task, training, batch.inputs);
+  if (!task.forward_batch)
+    return with_integers_named(batch, [&] { return training.forward(task.forward, inputs); });
+  const auto forward = [&](const Tensor& x_of_batch) {
+    data::Batch shown{x_of_batch, batch.targets};
+    for (const Tensor& x : batch.more)
+      shown.more.push_back(training.as_input(as_model(task, training, x)));
+    return task.forward_batch(shown);
+  };
+  return with_integers_named(batch, [&] { return training.forward(forward, inputs); });
+}
+
+Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch) {
+  if (!task.loss && !task.loss_of_batch)
+    fail<UsageError>("Task", "the task has no loss. Give it that function.");
+  const Tensor& given = batch.targets;
+  // Floating targets have the dtype of the outputs: f32, or f64 under fp64.
+  const bool other = given.defined() && outputs.defined() && given.dtype() != outputs.dtype() &&
+                     (given.dtype() == f64 || given.dtype() == f32) &&
+                     (outputs.dtype() == f64 || outputs.dtype() == f32);
+  const Tensor targets = other ? cast(given, outputs.dtype()) : given;
+  return task.loss ? task.loss(outputs, targets)
+                   : task.loss_of_batch(outputs, {batch.inputs, targets, batch.more});
+}
+
+Tensor count_of(const Task& task, const data::Batch& batch) {
+  if (task.count && batch.targets.defined()) return task.count(batch.targets);
+  return scalar(double(batch.inputs.size(0)), f64, batch.inputs.device());
+}
+
+// Maps words for precisions, such as Lightning's, to strategies.
+
+namespace {
+struct Word {
+  std::string_view precision, strategy;
+};
+constexpr Word words[] = {{"64-true", "fp64"},      {"32-true", "fp32"},
+                          {"16-mixed", "amp-fp16"}, {"bf16-mixed", "amp-bf16"},
+                          {"16-true", "o3-fp16"},   {"bf16-true", "full-bf16"}};
+}  // namespace
+
+amp::Strategy strategy_for(std::string_view precision) {
+  const auto word = std::ranges::find(words, precision, &Word::precision);
+  if (word != std::end(words)) return amp::Strategy::named(word->strategy);
+  if (precision.ends_with(".json")) return policy::load(precision);
+  const auto names = amp::Strategy::names();
+  if (std::ranges::find(names, precision) != names.end()) return amp::Strategy::named(precision);
+  std::vector<std::string_view> known;
+  for (const Word& w : words) known.push_back(w.precision);
+  known.insert(known.end(), names.begin(), names.end());
+  fail_unknown_name("Trainer", "precision", precision, known);
+}
+
+Evaluation::Evaluation(nn::Module& model) : random_(default_generator().state()) {
+  for (const auto& [name, module] : model.named_modules())
+    modes_.emplace_back(module, module->training);
+  model.eval();
+}
+
+Evaluation::~Evaluation() {  // copies within existing memory, so it cannot fail
+  for (const auto& [module, training] : modes_) module->training = training;
+  default_generator().set_state(random_);
 }
 
 }  // namespace halftone::train

@@ -1,21 +1,57 @@
-// A task: a model, the comparison of its outputs with the targets, and the metrics besides the
-// loss. It is Lightning's training_step split into parts, so that the Trainer can apply a strategy
-// between them.
+// The name of an object's class as in its source.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
+#include <utility>
 #include <vector>
 
+#include <cxxabi.h>
+
+#include <halftone/amp/strategy.h>
+#include <halftone/amp/training.h>
 #include <halftone/autograd/ops/loss.h>
+#include <halftone/autograd/slots.h>
+#include <halftone/core/random.h>
 #include <halftone/data/dataset.h>
 #include <halftone/nn/module.h>
 #include <halftone/train/metrics.h>
-#include <halftone/train/logging/status_line.h>
+#include <halftone/train/progress.h>
 
 namespace halftone::train {
+
+/// Returns the name without namespaces: "BatchNorm1d".
+inline std::string class_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  if (status != 0) return type.name();
+  const std::string whole = name.get();
+  const auto colon = whole.rfind(':', whole.find('<'));
+  return colon == std::string::npos ? whole : whole.substr(colon + 1);
+}
+
+// The words for a precision: PyTorch Lightning's, and the names of strategies.
+//
+//   64-true    fp64       everything in f64
+//   32-true    fp32       everything in f32
+//   16-mixed   amp-fp16   f32 weights, autocast to f16, dynamic loss scale
+//   bf16-mixed amp-bf16   f32 weights, autocast to bf16
+//   16-true    o3-fp16    f16 weights (optimizer state stays f32: f16 would underflow)
+//   bf16-true  full-bf16  bf16 weights and optimizer state
+
+/// Returns the strategy for a word of the table, or for a strategy's own name ("o2-bf16"). Throws
+/// UsageError for other words, with the nearest known one.
+amp::Strategy strategy_for(std::string_view precision);
+
+// A task: a model, the comparison of its outputs with the targets, and the metrics besides the
+// loss. It is Lightning's training_step split into parts, so that the Trainer can apply a strategy
+// between them.
 
 /// A batch after its forward pass.
 struct Outcome {
@@ -135,5 +171,46 @@ struct RegressionOptions {
 Task regression(nn::Layer& model, const RegressionOptions& options = {});
 /// Returns the same task without a forward function, for modules with other inputs: set one.
 Task regression(nn::Module& model, const RegressionOptions& options = {});
+
+// Runs a task's functions on a batch as a training does.
+
+/// Returns the task's outputs for a batch, in the training's region.
+Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch);
+/// Returns the mean loss of outputs.
+Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch);
+
+/// Returns the divisor of the loss's mean: an f64 scalar.
+Tensor count_of(const Task& task, const data::Batch& batch);
+
+// Two guards for forward passes that must not change a model.
+
+/// Evaluation for a scope: no gradients, every module in evaluation mode. The destructor restores
+/// the mode of each module, including frozen ones, and the state of the default generator.
+class Evaluation {
+ public:
+  /// The model must outlive this.
+  explicit Evaluation(nn::Module& model);
+  ~Evaluation();
+  Evaluation(const Evaluation&) = delete;
+  Evaluation& operator=(const Evaluation&) = delete;
+
+ private:
+  NoGrad no_grad_{};
+  RandomKey random_;
+  std::vector<std::pair<nn::Module*, bool>> modes_{};
+};
+
+/// Copies a model's buffers, and restores them when the scope ends, unless they were released.
+class HeldBuffers {
+ public:
+  explicit HeldBuffers(const nn::Module& model) : copies_(model) {}
+  ~HeldBuffers() { copies_.restore(); }
+  HeldBuffers(const HeldBuffers&) = delete;
+  HeldBuffers& operator=(const HeldBuffers&) = delete;
+  void release() { copies_ = {}; }
+
+ private:
+  nn::BufferCopies copies_;
+};
 
 }  // namespace halftone::train

@@ -11,10 +11,10 @@
 #include <halftone/amp/training.h>
 #include <halftone/core/communicator.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/train/logging/records.h>
+#include <halftone/train/checkpoints.h>
+#include <halftone/train/loggers.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer.h>
-#include <halftone/train/checkpoints/training_directory.h>
 
 namespace halftone::train {
 
@@ -47,7 +47,7 @@ class TrainingLoop {
   int ranks() const { return world_.size(); }
 
  private:
-  // --- training_loop_start.cpp
+  // --- training_loop.cpp
   /// Returns a lock on the directory, if there is one: no other training uses it during this fit().
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
                                                     std::optional<data::DataLoader> validation);
@@ -60,7 +60,7 @@ class TrainingLoop {
   void make_scheduler(int64_t steps_per_epoch);
   Device device() const;
 
-  // --- training_loop.cpp, training_loop_validation.cpp
+  // --- training_loop.cpp, training_loop.cpp
   FitResult fit_here(data::DataLoader train, std::optional<data::DataLoader> validation);
   void run_epoch();
   bool run_group(data::DataLoader::Iterator& next);

@@ -16,10 +16,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/train/checkpoint.h>
-#include <halftone/train/checkpoints/manifest.h>
-#include <halftone/train/class_name.h>
-#include <halftone/train/numbers.h>
-#include <halftone/train/stop_signals.h>
+#include <halftone/train/metrics.h>
+#include <halftone/train/task.h>
+#include <halftone/train/trainer.h>
 
 namespace halftone::train {
 

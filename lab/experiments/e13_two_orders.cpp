@@ -12,7 +12,7 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/workloads/workload.h>
 #include <halftone/nn/state_dict.h>
-#include <halftone/train/task_steps.h>
+#include <halftone/train/task.h>
 
 namespace halftone::lab {
 namespace e13 {

@@ -21,7 +21,7 @@
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/train/checkpoints/directory_lock.h>
+#include <halftone/train/durable_files.h>
 
 namespace halftone::lab {
 

@@ -9,7 +9,7 @@
 #include <halftone/nn/state_dict.h>
 #include <halftone/optim/optim.h>
 #include <halftone/train/checkpoints.h>
-#include <halftone/train/rates.h>
+#include <halftone/train/metrics.h>
 
 namespace halftone::lab {
 

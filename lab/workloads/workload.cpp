@@ -19,7 +19,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/train/task_steps.h>
+#include <halftone/train/task.h>
 
 namespace halftone::lab {
 

@@ -22,8 +22,8 @@
 #include <halftone/data/images/image_folder.h>
 #include <halftone/data/sets/csv.h>
 #include <halftone/data/sets/fashion_mnist.h>
+#include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>
-#include <halftone/train/checkpoints/checkpoint.h>
 #include <halftone/train/loggers.h>
 
 #include "../temporary_directory.h"

@@ -9,9 +9,9 @@
 #include <halftone/amp/strategy.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
-#include <halftone/train/checkpoints/checkpoint.h>
+#include <halftone/train/checkpoint.h>
 #include <halftone/train/loggers.h>
-#include <halftone/train/logging/status_line.h>
+#include <halftone/train/progress.h>
 
 #include "../temporary_directory.h"
 

@@ -10,7 +10,7 @@
 #include <zlib.h>
 
 #include <halftone/core/named_tensors.h>
-#include <halftone/train/checkpoints/manifest.h>
+#include <halftone/train/checkpoint.h>
 
 namespace halftone::fuzz {
 

@@ -4,10 +4,7 @@
 
 #include <cmath>
 
-#include <halftone/train/callbacks/early_stopping.h>
-#include <halftone/train/callbacks/lr_on_plateau.h>
-#include <halftone/train/callbacks/mixup.h>
-#include <halftone/train/callbacks/weight_average.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::test::averages_and_batches_test {
 namespace {

@@ -4,9 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/train/callbacks/early_stopping.h>
-#include <halftone/train/callbacks/monitors.h>
-#include <halftone/train/callbacks/nan_policy.h>
+#include <halftone/train/callbacks.h>
 
 namespace halftone::test::callbacks_test {
 namespace {

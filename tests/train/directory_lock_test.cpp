@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <halftone/train/checkpoints/directory_lock.h>
+#include <halftone/train/durable_files.h>
 
 #include "trainer_cases.h"
 

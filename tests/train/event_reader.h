@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/train/logging/event_file.h>
+#include <halftone/train/loggers.h>
 
 namespace halftone::test {
 

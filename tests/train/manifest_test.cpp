@@ -2,7 +2,7 @@
 // converted. The rest is in checkpoint_test.cpp.
 #include <doctest/doctest.h>
 
-#include <halftone/train/checkpoints/manifest.h>
+#include <halftone/train/checkpoint.h>
 
 #include "../temporary_directory.h"
 

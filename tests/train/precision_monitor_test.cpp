@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/train/callbacks/precision_monitor.h>
+#include <halftone/train/callbacks.h>
 
 #include "train/trainer_cases.h"
 

@@ -11,11 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/train/callbacks/early_stopping.h>
-#include <halftone/train/callbacks/lr_on_plateau.h>
-#include <halftone/train/callbacks/monitors.h>
-#include <halftone/train/callbacks/precision_monitor.h>
-#include <halftone/train/callbacks/weight_average.h>
+#include <halftone/train/callbacks.h>
 #include <halftone/train/checkpoints.h>
 
 namespace halftone::test::random_stops_test {

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include <halftone/train/logging/records.h>
+#include <halftone/train/loggers.h>
 
 #include "../temporary_directory.h"
 

@@ -1,7 +1,7 @@
 // Functions that a task, a metric or a source of tensors lacks: an error names them.
 #include <doctest/doctest.h>
 
-#include <halftone/train/task_steps.h>
+#include <halftone/train/task.h>
 
 #include "checkpoint_cases.h"
 #include "trainer_cases.h"

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include <halftone/train/checkpoints.h>
-#include <halftone/train/logging/for_people.h>
-#include <halftone/train/stop_signals.h>
+#include <halftone/train/loggers.h>
+#include <halftone/train/trainer.h>
 
 #include "../without_root.h"
 #include "trainer_cases.h"

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include <halftone/train/logging/model_summary.h>
+#include <halftone/train/progress.h>
 #include <nlohmann/json.hpp>
 
 #include "event_reader.h"

@@ -3,9 +3,8 @@
 
 #include <cmath>
 
-#include <halftone/train/callbacks/early_stopping.h>
-#include <halftone/train/callbacks/nan_policy.h>
-#include <halftone/train/environment.h>
+#include <halftone/train/callbacks.h>
+#include <halftone/train/trainer.h>
 
 namespace halftone::test::trainer_options_test {
 namespace {

@@ -7,9 +7,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <halftone/train/callbacks/early_stopping.h>
+#include <halftone/train/callbacks.h>
 #include <halftone/train/checkpoints.h>
-#include <halftone/train/environment.h>
+#include <halftone/train/trainer.h>
 
 namespace halftone::test::trainer_resume_test {
 namespace {

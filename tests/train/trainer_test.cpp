@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include <halftone/train/precision.h>
+#include <halftone/train/task.h>
 
 namespace halftone::test::trainer_test {
 namespace {

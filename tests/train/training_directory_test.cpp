@@ -2,7 +2,7 @@
 // removes.
 #include <doctest/doctest.h>
 
-#include <halftone/train/checkpoints/training_directory.h>
+#include <halftone/train/checkpoints.h>
 
 #include "checkpoint_cases.h"
 

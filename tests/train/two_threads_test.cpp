@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include <halftone/train/callbacks/weight_average.h>
+#include <halftone/train/callbacks.h>
 
 #include "../threads.h"
 
