@@ -1,6 +1,6 @@
-"""Prints data/text/unicode_ranges.cpp: the letters and numbers of Unicode as sorted ranges.
+"""Prints data/unicode_ranges.cpp: the letters and numbers of Unicode as sorted ranges.
 
-    python3 scripts/unicode_ranges.py > data/text/unicode_ranges.cpp && clang-format -i data/text/unicode_ranges.cpp
+    python3 scripts/unicode_ranges.py > data/unicode_ranges.cpp && clang-format -i data/unicode_ranges.cpp
 """
 import sys
 import unicodedata

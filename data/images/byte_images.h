@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <halftone/data/dataset.h>
-#include <halftone/data/images/transforms.h>
+#include <halftone/data/transforms.h>
 
 namespace halftone::data {
 

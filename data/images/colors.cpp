@@ -8,8 +8,8 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
-#include <halftone/data/images/transforms.h>
 #include <halftone/data/random_uniform.h>
+#include <halftone/data/transforms.h>
 
 namespace halftone::data {
 

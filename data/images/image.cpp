@@ -1,4 +1,4 @@
-// Limits, messages and the conversion to and from tensors. image_header.cpp checks files, stb.cpp
+// Limits, messages and the conversion to and from tensors. images.cpp checks files, stb.cpp
 // decodes.
 #include <halftone/data/images/image.h>
 

@@ -1,6 +1,6 @@
 // Decoding, the rule for broken files, and stacking. Everything runs in the thread that collates,
 // without a team of threads.
-#include <halftone/data/images/image_files.h>
+#include <halftone/data/images.h>
 
 #include <mutex>
 #include <set>

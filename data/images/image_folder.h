@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include <halftone/data/images/image_files.h>
+#include <halftone/data/images.h>
 
 namespace halftone::data {
 

@@ -7,7 +7,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
-#include <halftone/data/images/transforms.h>
+#include <halftone/data/transforms.h>
 
 namespace halftone::data {
 

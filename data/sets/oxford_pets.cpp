@@ -1,5 +1,5 @@
 // A line of a list is "Name CLASS-ID SPECIES BREED-ID"; lines that begin with # are comments.
-#include <halftone/data/sets/oxford_pets.h>
+#include <halftone/data/sets.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 // Merges one word with a linked list of its symbols and a heap of possible merges, so that a word
 // of n bytes costs n log n. Otherwise a file of one endless word would cost n squared. Equivalent
 // to: while any neighbors can be merged, merge the leftmost pair of the lowest rank.
-#include <halftone/data/text/byte_pair_tokenizer.h>
+#include <halftone/data/text.h>
 
 #include <queue>
 #include <utility>

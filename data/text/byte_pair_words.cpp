@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 
-#include <halftone/data/text/unicode_ranges.h>
 #include <halftone/data/text/utf8.h>
+#include <halftone/data/unicode_ranges.h>
 
 namespace halftone::data {
 

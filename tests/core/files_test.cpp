@@ -18,9 +18,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/core/named_tensors.h>
+#include <halftone/data/csv.h>
 #include <halftone/data/images/image.h>
 #include <halftone/data/images/image_folder.h>
-#include <halftone/data/sets/csv.h>
 #include <halftone/data/sets/fashion_mnist.h>
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/data/text/byte_pair_tokenizer.h>
+#include <halftone/data/text.h>
 #include <halftone/data/text/byte_pair_words.h>
 
 #include "../fixtures_directory.h"

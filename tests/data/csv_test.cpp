@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include <halftone/core/factory.h>
-#include <halftone/data/sets/csv.h>
+#include <halftone/data/csv.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/tensor_dataset.h>
 

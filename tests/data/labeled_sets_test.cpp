@@ -2,9 +2,9 @@
 // and transforms of images that are kept as bytes.
 #include <doctest/doctest.h>
 
-#include <halftone/data/sets/cifar10.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/sets/oxford_pets.h>
+#include <halftone/data/sets.h>
+#include <halftone/data/sets/cifar10.h>
 
 #include "image_fixtures.h"
 

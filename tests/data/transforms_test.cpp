@@ -5,7 +5,7 @@
 #include <set>
 
 #include <halftone/core/tensor.h>
-#include <halftone/data/images/transforms.h>
+#include <halftone/data/transforms.h>
 
 #include "image_fixtures.h"
 

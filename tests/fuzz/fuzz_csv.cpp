@@ -2,7 +2,7 @@
 // table when it is written with every cell quoted.
 #include "fuzz.h"
 
-#include <halftone/data/sets/csv.h>
+#include <halftone/data/csv.h>
 
 namespace halftone::fuzz {
 

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include <halftone/data/text/byte_pair_tokenizer.h>
+#include <halftone/data/text.h>
 #include <halftone/data/text/utf8.h>
 
 namespace halftone::fuzz {

@@ -9,7 +9,7 @@
 
 #include <halftone/data/dataset.h>
 #include <halftone/data/images/image.h>
-#include <halftone/data/images/transforms.h>
+#include <halftone/data/transforms.h>
 
 namespace halftone::data {
 

@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include <halftone/data/images.h>
 #include <halftone/data/sets/fashion_mnist.h>
-#include <halftone/data/images/image_files.h>
 
 namespace halftone::data {
 

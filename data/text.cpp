@@ -1,5 +1,7 @@
 // Reads vocab.json and merges.txt. Their content is checked once, here, so that encoding needs no
 // checks: every byte has a token, and every merge leads to one.
+#include <halftone/data/text.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -9,7 +11,6 @@
 #include <halftone/core/error.h>
 #include <halftone/core/memory.h>
 #include <halftone/data/file_bytes.h>
-#include <halftone/data/text/byte_pair_tokenizer.h>
 #include <halftone/data/text/utf8.h>
 
 namespace halftone::data {

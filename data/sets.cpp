@@ -1,8 +1,6 @@
 // The reader does not trust the header: it takes no more memory than the file can
 // deliver. One read beyond the end makes zlib verify the checksum of a compressed
 // file.
-#include <halftone/data/sets/idx.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -16,6 +14,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
+#include <halftone/data/sets/idx.h>
 
 namespace halftone::data {
 

@@ -1,5 +1,7 @@
 // Crops, flips, composition, and the last step to floats. Random positions are drawn as torchvision
 // draws them, though from another generator.
+#include <halftone/data/transforms.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,7 +12,6 @@
 #include <halftone/core/tensor.h>
 #include <halftone/data/images/image.h>
 #include <halftone/data/images/per_channel.h>
-#include <halftone/data/images/transforms.h>
 #include <halftone/data/random_uniform.h>
 
 namespace halftone::data {

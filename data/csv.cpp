@@ -1,5 +1,5 @@
 // One pass over the text splits it into cells; numbers are parsed when a column is requested.
-#include <halftone/data/sets/csv.h>
+#include <halftone/data/csv.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,12 +1,12 @@
 // JPEG: ITU-T T.81, annex B. PNG: RFC 2083. The walk over a JPEG finds the same segments at the
 // same positions as stb_image's parser, so that no table reaches the decoder unchecked.
-#include <halftone/data/images/image_header.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include <zlib.h>
+
+#include <halftone/data/images/image_header.h>
 
 namespace halftone::data {
 

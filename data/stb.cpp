@@ -6,12 +6,12 @@
 //   clean-up after one is never needed.
 // - Its assertions throw as well.
 // The macros are stb's interface; it has no other way of configuration.
-#include <halftone/data/images/stb.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <unordered_map>
+
+#include <halftone/data/images/stb.h>
 
 namespace {
 struct Refused {
