@@ -17,7 +17,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/file_bytes.h>
+#include <halftone/data/sets.h>
 
 namespace halftone::data {
 

@@ -11,7 +11,7 @@
 #include <new>
 #include <unordered_map>
 
-#include <halftone/data/images/stb.h>
+#include <halftone/data/images.h>
 
 namespace {
 struct Refused {

@@ -1,17 +1,36 @@
+// Random changes of images and batches.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include <halftone/core/error.h>
+#include <halftone/core/random.h>
+#include <halftone/core/tensor.h>
+#include <halftone/data/dataset.h>
+
+namespace halftone::data {
+
+// Means and deviations given by callers: one value per channel, or none for the default.
+
+/// Returns `values`, one per channel; if empty, `otherwise` for each channel. Throws UsageError in
+/// the name of `caller` for another number of values; its text has `what` they are ("mean").
+inline std::vector<double> per_channel(std::string_view caller, std::string_view what,
+                                       std::vector<double> values, double otherwise,
+                                       int64_t channels) {
+  if (values.empty()) values.assign(std::size_t(channels), otherwise);
+  if (int64_t(values.size()) != channels)
+    fail<UsageError>(caller, values.size(), " values of ", what, " for images of ", channels,
+                     " channels. Give one value per channel.");
+  return values;
+}
+
 // Transforms of one image, u8 [height, width, channels], with torchvision's names and defaults; the
 // arithmetic of resizing and colors is that of Pillow, to the bit. A transform is any function of
 // an image and a generator, so a lambda works as well:
 //   Compose{{RandomResizedCrop{224}, RandomHorizontalFlip{}, Normalize{mean, std}}}
 // All throw ShapeError or DTypeError for tensors that are not images, UsageError for bad settings.
-#pragma once
-
-#include <functional>
-#include <vector>
-
-#include <halftone/core/random.h>
-#include <halftone/core/tensor.h>
-
-namespace halftone::data {
 
 /// Maps an image, u8 [height, width, channels], to another one or to the model's input tensor. All
 /// randomness comes from the generator, which belongs to (seed, epoch, sample).
@@ -83,5 +102,28 @@ Tensor adjust_contrast(const Tensor& image, double factor);
 Tensor adjust_saturation(const Tensor& image, double factor);
 /// Turns the color circle by a part on [-0.5, 0.5].
 Tensor adjust_hue(const Tensor& image, double turn);
+
+// Mixup (Zhang et al. 2018, arXiv:1710.09412): each image is blended with another one of its batch.
+// The loss is blended alike, which equals the cross-entropy with soft targets without them:
+//   MixedBatch mixed = mixup(batch, 0.2, random);
+//   Tensor y = model(mixed.inputs);
+//   loss = mixed.share * cross_entropy(y, mixed.targets)
+//        + (1 - mixed.share) * cross_entropy(y, mixed.other_targets);
+
+struct MixedBatch {
+  Tensor inputs;                  // share * inputs + (1 - share) * other inputs
+  Tensor targets, other_targets;  // i64 [k]
+  double share = 1;               // on [0, 1]
+};
+
+/// Mixes a batch. batch.inputs: f32 [k, ...] on the CPU; targets: [k, ...]. The share is drawn from
+/// Beta(alpha, alpha), once per batch; alpha 0 mixes nothing. The others are a permutation of the
+/// batch. With random = key.generator_for(step) a step does not depend on steps before it. Throws
+/// ShapeError or DTypeError for other batches, UsageError for a negative alpha.
+MixedBatch mixup(const Batch& batch, double alpha, Generator& random);
+
+/// Draws from Beta(alpha, alpha), alpha > 0 (Jöhnk 1964, in logarithms below 1; two gamma draws of
+/// Marsaglia and Tsang 2000 otherwise).
+double symmetric_beta(double alpha, Generator& random);
 
 }  // namespace halftone::data

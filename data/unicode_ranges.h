@@ -1,5 +1,5 @@
 // The kind of a code point for regular expressions: \p{L}, \p{N} and \s. Used to split text into
-// words (byte_pair_words.h).
+// words (text.h).
 #pragma once
 
 namespace halftone::data {

@@ -466,7 +466,7 @@ struct Training {
   }
 };
 
-// === 11. The data === in the library: data/sets/idx.h ============================================
+// === 11. The data === in the library: data/sets.h ============================================
 constexpr const char* usage =
     "Run: zcat FASHION_MNIST/*.gz | ./one_file [--short] [--sgd] [NAME...]";
 [[noreturn]] void fail(const std::string& message) {

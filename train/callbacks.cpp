@@ -10,7 +10,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
-#include <halftone/data/images/mixup.h>
+#include <halftone/data/transforms.h>
 #include <halftone/policy/probe.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/trainer.h>

@@ -21,7 +21,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/data/text/utf8.h>
+#include <halftone/data/text.h>
 #include <halftone/train/metrics.h>
 
 namespace halftone::train {

@@ -5,10 +5,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/sets/fashion_mnist.h>
-#include <halftone/data/tensor_dataset.h>
-#include <halftone/data/text/text.h>
-#include <halftone/data/text/tokenizer.h>
+#include <halftone/data/dataset.h>
+#include <halftone/data/sets.h>
+#include <halftone/data/text.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 

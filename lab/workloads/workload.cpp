@@ -8,10 +8,9 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/data/sets/fashion_mnist.h>
-#include <halftone/data/tensor_dataset.h>
-#include <halftone/data/text/text.h>
-#include <halftone/data/text/tokenizer.h>
+#include <halftone/data/dataset.h>
+#include <halftone/data/sets.h>
+#include <halftone/data/text.h>
 #include <halftone/lab/workloads/small_real.h>
 #include <halftone/lab/workloads/synthetic.h>
 #include <halftone/nn/models/gpt.h>

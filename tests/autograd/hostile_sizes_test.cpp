@@ -9,7 +9,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/data/transforms.h>
 #include <halftone/optim/optim.h>
 

@@ -19,9 +19,8 @@
 #include <halftone/core/files.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/data/csv.h>
-#include <halftone/data/images/image.h>
-#include <halftone/data/images/image_folder.h>
-#include <halftone/data/sets/fashion_mnist.h>
+#include <halftone/data/images.h>
+#include <halftone/data/sets.h>
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/loggers.h>

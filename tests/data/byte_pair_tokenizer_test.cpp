@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/data/text.h>
-#include <halftone/data/text/byte_pair_words.h>
 
 #include "../fixtures_directory.h"
 #include "../temporary_directory.h"

@@ -9,7 +9,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/data/csv.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 
 #include "../temporary_directory.h"
 

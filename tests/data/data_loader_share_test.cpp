@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/data/data_loader.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/halftone.h>
 
 #include "../temporary_directory.h"

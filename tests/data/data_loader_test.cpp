@@ -13,7 +13,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 
 #include "../temporary_directory.h"
 

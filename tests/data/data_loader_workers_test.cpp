@@ -18,7 +18,6 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/worker_threads.h>
 
 #include "../temporary_directory.h"
 

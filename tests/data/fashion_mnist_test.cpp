@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include <halftone/core/memory.h>
-#include <halftone/data/sets/fashion_mnist.h>
+#include <halftone/data/sets.h>
 
 #include "../temporary_directory.h"
 

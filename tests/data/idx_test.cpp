@@ -3,7 +3,7 @@
 
 #include <zlib.h>
 
-#include <halftone/data/sets/idx.h>
+#include <halftone/data/sets.h>
 
 #include "../temporary_directory.h"
 

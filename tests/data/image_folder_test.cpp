@@ -4,7 +4,7 @@
 
 #include <halftone/core/memory.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/images/image_folder.h>
+#include <halftone/data/images.h>
 
 #include "image_fixtures.h"
 

@@ -6,7 +6,7 @@
 #include <zlib.h>
 
 #include <halftone/core/memory.h>
-#include <halftone/data/images/image.h>
+#include <halftone/data/images.h>
 
 #include "image_fixtures.h"
 

@@ -3,7 +3,7 @@
 
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/images/image.h>
+#include <halftone/data/images.h>
 
 #include "image_fixtures.h"
 

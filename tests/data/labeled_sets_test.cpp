@@ -4,7 +4,6 @@
 
 #include <halftone/data/data_loader.h>
 #include <halftone/data/sets.h>
-#include <halftone/data/sets/cifar10.h>
 
 #include "image_fixtures.h"
 

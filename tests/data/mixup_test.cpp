@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include <halftone/core/factory.h>
-#include <halftone/data/images/mixup.h>
+#include <halftone/data/transforms.h>
 
 #include "../temporary_directory.h"
 

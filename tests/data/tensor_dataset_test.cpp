@@ -3,8 +3,8 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/images/byte_images.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
+#include <halftone/data/images.h>
 
 #include "../temporary_directory.h"
 

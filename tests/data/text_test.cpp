@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/data/data_loader.h>
-#include <halftone/data/text/text.h>
+#include <halftone/data/text.h>
 
 #include "../temporary_directory.h"
 

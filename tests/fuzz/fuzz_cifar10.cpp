@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include <halftone/data/sets/cifar10.h>
+#include <halftone/data/sets.h>
 
 namespace halftone::fuzz {
 

@@ -7,7 +7,7 @@
 
 #include <zlib.h>
 
-#include <halftone/data/sets/idx.h>
+#include <halftone/data/sets.h>
 
 namespace halftone::fuzz {
 

@@ -9,12 +9,11 @@
 
 #include <zlib.h>
 
-#include <halftone/data/images/image.h>
-#include <halftone/data/images/image_header.h>
+#include <halftone/data/images.h>
 
 namespace halftone::fuzz {
 
-// image.cpp allows the decoder (1 + 64) * (1,024 + 64) * 76 bytes + 1 MiB + 4 files, in total.
+// images.cpp allows the decoder (1 + 64) * (1,024 + 64) * 76 bytes + 1 MiB + 4 files, in total.
 const Limits limits{.longest_input = 4096, .allocation_mib = 7, .resident_mib = 256};
 
 namespace {

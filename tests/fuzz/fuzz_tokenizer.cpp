@@ -7,7 +7,6 @@
 #include <set>
 
 #include <halftone/data/text.h>
-#include <halftone/data/text/utf8.h>
 
 namespace halftone::fuzz {
 

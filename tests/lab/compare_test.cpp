@@ -7,7 +7,7 @@
 
 #include <halftone/amp/session.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/lab/commands/compare.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>

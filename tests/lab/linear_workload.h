@@ -8,7 +8,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/lab/workloads/workload.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/lab/menu/menu.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/nn/models/gpt.h>

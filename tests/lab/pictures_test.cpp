@@ -6,7 +6,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/workloads/workload.h>
 

@@ -8,7 +8,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/search_space.h>
 #include <halftone/nn/models/gpt.h>

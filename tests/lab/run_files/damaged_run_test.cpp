@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include <halftone/core/factory.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/dataset.h>
 #include <halftone/lab/commands/table.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/report/report.h>
