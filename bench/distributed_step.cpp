@@ -20,7 +20,7 @@
 
 #include "../examples/output.h"
 #include <halftone/halftone.h>
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload_data.h>
 
 #include "machine.h"
 #include "network.h"

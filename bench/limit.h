@@ -7,7 +7,7 @@
 #include <map>
 
 #include <halftone/amp/training.h>
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload_data.h>
 
 #include "machine.h"
 

@@ -16,7 +16,7 @@
 #include <halftone/amp/session.h>
 #include <halftone/autograd/node.h>
 #include <halftone/halftone.h>
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload_data.h>
 
 namespace ht = halftone;
 

@@ -16,7 +16,7 @@
 
 #include "../examples/output.h"
 #include <halftone/halftone.h>
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload_data.h>
 
 namespace ht = halftone;
 

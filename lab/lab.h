@@ -5,7 +5,7 @@
 //   }
 #pragma once
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

@@ -4,7 +4,7 @@
 #include <iosfwd>
 #include <string>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/session.h>
 

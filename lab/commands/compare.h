@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <halftone/amp/strategy.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/policy/rules.h>
 
 namespace halftone::lab {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

@@ -5,7 +5,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/lab/commands/flags.h>
-#include <halftone/lab/fit/fit.h>
+#include <halftone/lab/fit.h>
 #include <halftone/lab/run_folder.h>
 
 namespace halftone::lab {

@@ -12,7 +12,7 @@
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/commands/gate.h>
 #include <halftone/lab/commands/search.h>
-#include <halftone/lab/menu/menu.h>
+#include <halftone/lab/menu.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/statistics.h>

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

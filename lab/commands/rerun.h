@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

@@ -9,7 +9,7 @@
 
 #include <halftone/lab/run.h>
 #include <halftone/lab/trial.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 
@@ -40,7 +40,7 @@ struct SearchCommand {
 
 int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
 int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
-/// The same with a menu (lab/menu/menu.h).
+/// The same with a menu (lab/menu.h).
 int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
 int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
 

@@ -1,4 +1,4 @@
-// E4. Trains gpt_tiny (lab/workloads/workload.h) with four kinds of weight updates, from the same
+// E4. Trains gpt_tiny (lab/workload.h) with four kinds of weight updates, from the same
 // seeds. Shows differences of the losses with their intervals, and the bytes per parameter,
 // computed from shapes alone. Weights rounded to nearest are shown but not judged: at this
 // workload's rate few updates are lost (E14).

@@ -1,4 +1,4 @@
-// E9. The residual MLP (lab/workloads/workload.h) under MXFP8 for everything that its operations
+// E9. The residual MLP (lab/workload.h) under MXFP8 for everything that its operations
 // read, weights of normalizations included. These weights are near 1: in a block whose largest
 // number is in (0.875, 1), OCP's rule takes the scale 2^-9. The numbers then become (448, 512) in
 // e4m3, whose largest number is 448. The effect on gradients is also measured. Spikes of the loss,

@@ -1,4 +1,4 @@
-// E13. gpt_tiny (lab/workloads/workload.h) after 200 steps in f32 makes its predictions twice: with
+// E13. gpt_tiny (lab/workload.h) after 200 steps in f32 makes its predictions twice: with
 // products summed in one pass, and with sums restarted every 32 terms. Both sums are f32. They
 // differ as the kernels of two programs do, for example when one program draws samples while the
 // other trains. The bar is not the published one. A logit that differs does so by a spacing of its
@@ -10,7 +10,7 @@
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/train/task.h>
 

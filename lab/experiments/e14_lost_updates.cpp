@@ -1,4 +1,4 @@
-// E14. gpt_tiny (lab/workloads/workload.h), 100 steps of AdamW at a constant rate, with weights in
+// E14. gpt_tiny (lab/workload.h), 100 steps of AdamW at a constant rate, with weights in
 // f32 and with weights on bf16's grid, rounded to nearest. A probe observes every tenth step. A
 // rate of 0.01 is left out: there the model learns worse (a loss of 3.1 against 2.5), the two runs
 // diverge, and 20 % of the updates are lost while the f32 run's histogram predicts 29 %.
@@ -8,7 +8,7 @@
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {

@@ -1,4 +1,4 @@
-// E16. Searches the operations of gpt_tiny (lab/workloads/workload.h), starting from PyTorch's list
+// E16. Searches the operations of gpt_tiny (lab/workload.h), starting from PyTorch's list
 // for CUDA: which more operations may run in bf16 for an error of 2 % in the gradients? Then both
 // policies train from the same seeds; the result is the difference of their losses, with its
 // interval.

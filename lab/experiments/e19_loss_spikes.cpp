@@ -11,7 +11,7 @@
 #include <halftone/lab/setting.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 namespace e19 {

@@ -9,8 +9,8 @@
 #include <halftone/lab/setting.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
+#include <halftone/lab/workload.h>
 #include <halftone/lab/workloads/choices.h>
-#include <halftone/lab/workloads/workload.h>
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {

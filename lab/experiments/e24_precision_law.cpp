@@ -9,7 +9,7 @@
 
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/experiments/paired.h>
-#include <halftone/lab/fit/fit.h>
+#include <halftone/lab/fit.h>
 #include <halftone/lab/setting.h>
 
 namespace halftone::lab {

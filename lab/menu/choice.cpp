@@ -3,7 +3,7 @@
 #include <limits>
 
 #include <halftone/core/error.h>
-#include <halftone/lab/menu/menu.h>
+#include <halftone/lab/menu.h>
 
 namespace halftone::lab {
 

@@ -1,5 +1,5 @@
 // From scores to rules, and from rules to measured policies.
-#include <halftone/lab/menu/menu.h>
+#include <halftone/lab/menu.h>
 
 #include <algorithm>
 #include <cmath>

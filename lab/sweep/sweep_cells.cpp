@@ -9,7 +9,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/json_input.h>
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {

@@ -5,7 +5,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/lab/commands/flags.h>
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {

@@ -6,7 +6,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/lab/statistics.h>
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

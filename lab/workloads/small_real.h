@@ -3,7 +3,7 @@
 // for every seed.
 #pragma once
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

@@ -1,5 +1,5 @@
 // Models and batches of the workloads.
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload_data.h>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>

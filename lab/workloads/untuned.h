@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload_data.h>
 
 namespace halftone::lab {
 

@@ -9,7 +9,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/dataset.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>
 

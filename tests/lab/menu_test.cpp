@@ -7,7 +7,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/data/dataset.h>
-#include <halftone/lab/menu/menu.h>
+#include <halftone/lab/menu.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>

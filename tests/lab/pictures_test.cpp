@@ -8,7 +8,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/data/dataset.h>
 #include <halftone/lab/draw/distribution.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 #include "temporary_directory.h"
 

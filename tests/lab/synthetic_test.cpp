@@ -6,9 +6,9 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workload.h>
+#include <halftone/lab/workload_data.h>
 #include <halftone/lab/workloads/untuned.h>
-#include <halftone/lab/workloads/workload.h>
 #include <halftone/policy/policy_file.h>
 
 #include "lab/linear_workload.h"

@@ -3,8 +3,8 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/workloads/synthetic.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
+#include <halftone/lab/workload_data.h>
 #include <halftone/nn/state_dict.h>
 
 #include "fixtures_directory.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/lab/run_folder.h>
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 #include <halftone/policy/policy.h>
 
 #include "lab/captured.h"

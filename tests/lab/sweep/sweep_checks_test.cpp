@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include <halftone/lab/commands/gate.h>
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 
 #include "lab/linear_workload.h"
 #include "lab/said.h"

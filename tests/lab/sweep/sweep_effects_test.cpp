@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 
 #include "temporary_directory.h"
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/lab/sweep/sweep.h>
 #include <halftone/lab/recorded_run.h>
+#include <halftone/lab/sweep.h>
 #include <halftone/policy/policy.h>
 
 #include "policies_directory.h"

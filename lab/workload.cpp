@@ -1,6 +1,6 @@
 // The built-in workloads. They read their data only when it is used, so that a policy's effect on a
 // model can be shown without data.
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 
 #include <algorithm>
 
@@ -11,8 +11,8 @@
 #include <halftone/data/dataset.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/text.h>
+#include <halftone/lab/workload_data.h>
 #include <halftone/lab/workloads/small_real.h>
-#include <halftone/lab/workloads/synthetic.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>

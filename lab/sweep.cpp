@@ -1,6 +1,6 @@
 // Starts processes, orders them and reports on them. Each cell runs this program's own command
 // `run`, so a crash of a cell does not end the sweep.
-#include <halftone/lab/sweep/sweep.h>
+#include <halftone/lab/sweep.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,13 +1,12 @@
 // Runs of several policies by lab::run(), as a table.
-#include <halftone/lab/experiments/paired.h>
-
-#include <unistd.h>
-
 #include <atomic>
 #include <numeric>
 #include <ostream>
 
+#include <unistd.h>
+
 #include <halftone/core/files.h>
+#include <halftone/lab/experiments/paired.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

@@ -1,6 +1,4 @@
 // Replays the products of a pass on quantized operands.
-#include <halftone/lab/menu/one_pass.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,6 +7,7 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/lab/menu/one_pass.h>
 #include <halftone/policy/quantizer_json.h>
 #include <halftone/policy/treated_op.h>
 

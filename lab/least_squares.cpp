@@ -1,11 +1,10 @@
 // Eigen's Levenberg-Marquardt, which is MINPACK's. The only file that knows Eigen.
-#include <halftone/lab/fit/least_squares.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include <halftone/core/error.h>
+#include <halftone/lab/fit/least_squares.h>
 
 #if defined(HALFTONE_HAVE_EIGEN)
 #include <unsupported/Eigen/NonLinearOptimization>

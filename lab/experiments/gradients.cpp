@@ -10,7 +10,7 @@
 #include <halftone/lab/setting.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/workload.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::lab {

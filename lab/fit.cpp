@@ -1,5 +1,5 @@
 // Cross-validation, bootstrap and simulation around fitted().
-#include <halftone/lab/fit/fit.h>
+#include <halftone/lab/fit.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,4 @@
 // The models and data of small real workloads.
-#include <halftone/lab/workloads/small_real.h>
-
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
@@ -8,6 +6,7 @@
 #include <halftone/data/dataset.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/text.h>
+#include <halftone/lab/workloads/small_real.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 
