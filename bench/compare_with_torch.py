@@ -16,7 +16,7 @@ import sys
 
 PEERS = pathlib.Path(__file__).parent / "peers"
 PROGRAMS = {"torch": ["torch_step.py"], "torch-compiled": ["torch_step.py", "--compile"], "jax": ["jax_step.py"]}
-UNTUNED = "mlp_100,mlp_1,conv_48,depthwise_7x7,gpt_48,lstm_100"  # lab/workloads/untuned.h
+UNTUNED = "mlp_100,mlp_1,conv_48,depthwise_7x7,gpt_48,lstm_100"  # lab/workload_data.h
 OF_JAX = ("mlp_tiny", "mlp", "lenet")
 
 

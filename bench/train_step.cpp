@@ -17,7 +17,6 @@
 #include "../examples/output.h"
 #include <halftone/halftone.h>
 #include <halftone/lab/workload_data.h>
-#include <halftone/lab/workloads/untuned.h>
 #include <halftone/core/device.h>
 
 #include "busy.h"
@@ -146,7 +145,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   return cell;
 }
 
-/// Replaces "untuned" by all names of lab/workloads/untuned.h.
+/// Replaces "untuned" by all names of lab/workload_data.h.
 std::vector<std::string> expanded(const std::vector<std::string>& names) {
   std::vector<std::string> all;
   for (const std::string& name : names)
@@ -180,7 +179,7 @@ int main(int argc, char** argv) {
   app.add_option(
          "--workload", options.workloads,
          ht::lab::synthetic_list() +
-             "; several by commas; untuned: shapes that are not round (lab/workloads/untuned.h)")
+             "; several by commas; untuned: shapes that are not round (lab/workload_data.h)")
       ->delimiter(',');
   app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');

@@ -12,8 +12,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/onnx/save_onnx.h DESTINATION ${CMAKE_INSTALL
 if(TARGET halftone_lab_library)
   install(TARGETS halftone-lab halftone-info COMPONENT tools)
   install(TARGETS halftone_lab_library EXPORT halftone_targets)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/lab DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone FILES_MATCHING PATTERN "*.h" PATTERN json_input.h EXCLUDE
-          PATTERN report_strategies.h EXCLUDE PATTERN summary_fields.h EXCLUDE PATTERN commands.h EXCLUDE PATTERN flags.h EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/lab DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone FILES_MATCHING PATTERN "*.h" PATTERN table.h EXCLUDE
+          PATTERN page.h EXCLUDE PATTERN run_folder.h EXCLUDE PATTERN commands.h EXCLUDE PATTERN commands.h EXCLUDE)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone COMPONENT tools FILES_MATCHING PATTERN "*.json")

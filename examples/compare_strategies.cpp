@@ -9,7 +9,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/device.h>
-#include <halftone/lab/report/report_strategies.h>
+#include <halftone/lab/report/page.h>
 #include <nlohmann/json.hpp>
 
 #include "fashion.h"

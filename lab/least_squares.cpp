@@ -4,7 +4,7 @@
 #include <limits>
 
 #include <halftone/core/error.h>
-#include <halftone/lab/fit/least_squares.h>
+#include <halftone/lab/fit.h>
 
 #if defined(HALFTONE_HAVE_EIGEN)
 #include <unsupported/Eigen/NonLinearOptimization>

@@ -1,17 +1,179 @@
-// Replays the products of a pass on quantized operands.
+// From scores to rules, and from rules to measured policies.
+#include <halftone/lab/menu.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <ostream>
 #include <set>
 
 #include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/lab/menu/one_pass.h>
+#include <halftone/lab/search.h>
+#include <halftone/lab/table.h>
 #include <halftone/policy/quantizer_json.h>
 #include <halftone/policy/treated_op.h>
 
 namespace halftone::lab {
+
+namespace {
+
+MenuPoint measured_point(const Trial& trial, const policy::PolicyFile& base, const Menu& menu,
+                         const std::vector<std::size_t>& chosen) {
+  MenuPoint point{.policy = base};
+  double bits = 0, flops = 0, added = 0, loss = 0;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const OnePassScore& score = menu.score(i, chosen[i]);
+    bits += score.flops * score.bits, flops += score.flops;
+    added += score.added * score.added, loss += score.loss_change * score.loss_change;
+    point.formats.push_back(score.format);
+    for (const policy::Rule& rule : menu.rules[i * menu.formats.size() + chosen[i]])
+      point.policy.rules.rules.push_back(rule);
+  }
+  point.bits = bits / flops;
+  point.predicted = std::sqrt(added), point.predicted_loss = std::sqrt(loss);
+  point.measured = trial.measure(point.policy);
+  return point;
+}
+
+}  // namespace
+
+Menu menu_of(const Trial& trial, const policy::PolicyFile& base, const Workload& example,
+             const std::vector<std::string>& formats) {
+  std::vector<policy::ResolvedSite> sites = sites_of(base, example);
+  Menu menu{.formats = formats, .scores = one_pass_scores(trial, base, sites, formats)};
+  for (std::size_t i = 0; i < menu.scores.size(); i += formats.size())
+    menu.paths.push_back(menu.scores[i].path);
+  menu.rules.resize(menu.scores.size());
+  // Rules are for products: other operations of a module do not ask for them.
+  std::erase_if(sites, [&](const policy::ResolvedSite& site) {
+    return site.asks != CastClass::low_precision ||
+           std::ranges::find(menu.paths, site.site.path) == menu.paths.end();
+  });
+  for (std::size_t f = 0; f < formats.size(); ++f)
+    for (const policy::Rule& rule : search_space("modules", formats[f], base, sites))
+      for (std::size_t i = 0; i < menu.paths.size(); ++i)
+        if (rule.name == menu.paths[i] + " -> " + formats[f])
+          menu.rules[i * formats.size() + f].push_back(rule);
+  return menu;
+}
+
+std::vector<Candidate> measured_alone(const Trial& trial, const policy::PolicyFile& base,
+                                      const Menu& menu, std::ostream& progress) {
+  std::vector<policy::Rule> space;
+  for (const std::vector<policy::Rule>& rules : menu.rules)
+    space.insert(space.end(), rules.begin(), rules.end());
+  return sensitivity(trial, base, space, progress);
+}
+
+std::vector<MenuPoint> menu_frontier(const Trial& trial, const policy::PolicyFile& base,
+                                     const Menu& menu, const std::vector<double>& budgets,
+                                     std::ostream& progress) {
+  const std::size_t count = menu.formats.size();
+  std::vector<MenuModule> modules(menu.paths.size());
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    for (std::size_t f = 0; f < count; ++f) {
+      const OnePassScore& score = menu.score(i, f);
+      modules[i].weight = score.flops;
+      modules[i].options.push_back({score.bits, score.added * score.added});
+    }
+  std::vector<MenuPoint> points;
+  std::vector<std::vector<std::size_t>> choices;
+  for (const double budget : budgets) choices.push_back(choose_from_menu(modules, budget));
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    progress << budgets[i] << " bits" << std::endl;
+    points.push_back(measured_point(trial, base, menu, choices[i]));
+    points.back().budget = budgets[i];
+  }
+  for (std::size_t f = 0; f < count; ++f) {
+    progress << menu.formats[f] << " for all" << std::endl;
+    points.push_back(
+        measured_point(trial, base, menu, std::vector<std::size_t>(modules.size(), f)));
+  }
+  return points;
+}
+
+// A multiple-choice knapsack, by the slopes of convex hulls.
+
+namespace {
+
+/// Returns the options of a module on the lower convex hull of (bits, score), fewest bits first.
+std::vector<std::size_t> hull_of(const MenuModule& module) {
+  std::vector<std::size_t> order(module.options.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto& options = module.options;
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return options[a].bits != options[b].bits ? options[a].bits < options[b].bits
+                                              : options[a].score < options[b].score;
+  });
+  const auto slope = [&](std::size_t a, std::size_t b) {
+    return (options[a].score - options[b].score) / (options[b].bits - options[a].bits);
+  };
+  std::vector<std::size_t> hull;
+  for (const std::size_t next : order) {
+    if (!hull.empty() && options[next].score >= options[hull.back()].score) continue;
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) <= slope(hull.back(), next))
+      hull.pop_back();
+    hull.push_back(next);
+  }
+  return hull;
+}
+
+}  // namespace
+
+double mean_bits(const std::vector<MenuModule>& modules, const std::vector<std::size_t>& chosen) {
+  double bits = 0, weight = 0;
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    bits += modules[i].weight * modules[i].options[chosen[i]].bits, weight += modules[i].weight;
+  return weight > 0 ? bits / weight : 0;
+}
+
+std::vector<std::size_t> choose_from_menu(const std::vector<MenuModule>& modules, double bits) {
+  std::vector<std::vector<std::size_t>> hulls;
+  std::vector<std::size_t> place, chosen, fewest;  // place: on the hull
+  for (const MenuModule& module : modules) {
+    hulls.push_back(hull_of(module));
+    place.push_back(hulls.back().size() - 1);
+    chosen.push_back(hulls.back().back()), fewest.push_back(hulls.back().front());
+  }
+  constexpr double rounding = 1e-9;
+  if (const double least = mean_bits(modules, fewest); least > bits + rounding)
+    fail<UsageError>("search", "the budget is ", bits, " bits, and the menu's fewest are ", least,
+                     " in the mean. Give more bits, or add a shorter format.");
+  while (mean_bits(modules, chosen) > bits + rounding) {
+    std::size_t best = modules.size();
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (place[i] == 0) continue;
+      const MenuOption &now = modules[i].options[hulls[i][place[i]]],
+                       &next = modules[i].options[hulls[i][place[i] - 1]];
+      const double loss = (next.score - now.score) / (modules[i].weight * (now.bits - next.bits));
+      if (loss < least || best == modules.size()) least = loss, best = i;
+    }
+    chosen[best] = hulls[best][--place[best]];
+  }
+  // The last step may have saved more than it had to.
+  for (bool better = true; better;) {
+    better = false;
+    double most = 0;
+    std::size_t at = 0, option = 0;
+    for (std::size_t i = 0; i < modules.size(); ++i)
+      for (std::size_t k = 0; k < modules[i].options.size(); ++k) {
+        const double gain = modules[i].options[chosen[i]].score - modules[i].options[k].score;
+        if (!(gain > most)) continue;
+        std::vector<std::size_t> other = chosen;
+        other[i] = k;
+        if (mean_bits(modules, other) <= bits + rounding)
+          most = gain, at = i, option = k, better = true;
+      }
+    if (better) chosen[at] = option;
+  }
+  return chosen;
+}
+
+// Replays the products of a pass on quantized operands.
 
 namespace {
 
@@ -42,7 +204,7 @@ struct Module {
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-/// Returns the square of Measurement::added that a module adds alone: see one_pass.h. Sums of
+/// Returns the square of Measurement::added that a module adds alone: see menu.h. Sums of
 /// squares of gradients: of the module after it, and of all.
 double added_squared(const BatchSums& sums, double after, double all) {
   constexpr double of_results = 0.02;  // fitted on lenet, lstm_text and gpt_tiny

@@ -2,6 +2,7 @@
 #include <halftone/lab/run.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -10,16 +11,15 @@
 #include <sstream>
 
 #include <halftone/core/device.h>
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/operand_formats.h>
-#include <halftone/lab/policy_note.h>
-#include <halftone/lab/recorded_run.h>
-#include <halftone/lab/setting.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/trace.h>
+#include <halftone/lab/trial.h>
+#include <halftone/policy/json_value.h>
 #include <halftone/policy/policy.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/resolved.h>
@@ -359,6 +359,133 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
       if (options.after) options.after(r);
     }
   return results;
+}
+
+// Results of trainings: a table for people, JSON for programs.
+
+namespace {
+/// The difference that claims about number formats are about.
+constexpr double claimed = 0.005;
+
+/// A line if the seeds cannot tell a difference of half a percent.
+std::string seeds_remark(const std::string& policy, const std::vector<double>& shares) {
+  if (shares.size() < 2)
+    return policy + ": one seed gives no interval. Use at least two, for example --seeds 0..7.\n";
+  const double half = interval_of(shares).half;
+  if (!(half > claimed) || !std::isfinite(half)) return "";
+  const int64_t needed = pairs_needed(deviation_of(shares), std::ssize(shares), claimed);
+  return policy + ": +- " + percent(half) + ", too few seeds for 0.5 %: about " +
+         std::to_string(needed) + " needed (halftone-lab gate trains as many).\n";
+}
+}  // namespace
+
+namespace {
+/// The relative differences of a policy's losses from the first policy's, paired by seed.
+std::vector<double> differences_of(const std::vector<RunResult>& runs, const std::string& policy) {
+  std::vector<double> shares;
+  for (const RunResult& own : runs)
+    for (const RunResult& base : runs)
+      if (own.policy == policy && base.policy == runs.front().policy && own.seed == base.seed)
+        shares.push_back(relative_difference(own.loss, base.loss));
+  return shares;
+}
+}  // namespace
+
+std::string table_of(const std::vector<RunResult>& runs) {
+  std::vector<std::string> policies;
+  for (const RunResult& r : runs)
+    if (std::ranges::find(policies, r.policy) == policies.end()) policies.push_back(r.policy);
+  const auto of = [&](const std::string& policy) {
+    std::vector<const RunResult*> own;
+    for (const RunResult& r : runs)
+      if (r.policy == policy) own.push_back(&r);
+    return own;
+  };
+  Table table({"policy", "loss", "against " + policies.front() + ", 95 %", "ms/step", "skipped",
+               "updates lost", "worst underflow", "", "least SQNR", ""});
+  for (const std::string& policy : policies) {
+    const std::vector<const RunResult*> own = of(policy);
+    std::vector<double> losses, times;
+    int64_t skipped = 0;
+    policy::UpdateSums updates;
+    const RunResult *under = own.front(), *noisy = own.front();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      losses.push_back(own[i]->loss), times.push_back(own[i]->milliseconds);
+      skipped += own[i]->skipped;
+      updates.add(own[i]->updates);
+      if (own[i]->worst_underflow > under->worst_underflow) under = own[i];
+      if (own[i]->least_sqnr < noisy->least_sqnr) noisy = own[i];
+    }
+    const std::vector<double> shares = differences_of(runs, policy);
+    const Interval difference = interval_of(shares);
+    const bool paired = policy != policies.front() && !shares.empty();
+    std::string against = paired ? percent(difference.mean) : "";
+    if (!against.empty() && std::isfinite(difference.half))
+      against += " +- " + percent(difference.half);
+    const bool watched = std::isfinite(noisy->least_sqnr);
+    table.row({policy, number(interval_of(losses).mean), against, number(median(times), 3),
+               std::to_string(skipped), updates.count > 0 ? percent(updates.lost_share()) : "",
+               watched ? percent(under->worst_underflow) : "", under->worst_site,
+               watched ? fixed(noisy->least_sqnr, 1) + " dB" : "", noisy->least_sqnr_site});
+  }
+  std::ostringstream text;
+  text << table;
+  return text.str();
+}
+
+std::string remarks_on(const std::vector<RunResult>& runs) {
+  std::string remarks;
+  std::vector<std::string> seen;
+  for (const RunResult& r : runs) {
+    if (std::ranges::find(seen, r.policy) != seen.end()) continue;
+    seen.push_back(r.policy);
+    const std::vector<double> shares = differences_of(runs, r.policy);
+    if (r.policy != runs.front().policy && !shares.empty())
+      remarks += seeds_remark(r.policy, shares);
+  }
+  return remarks;
+}
+
+std::string json_of(const std::vector<RunResult>& runs) {
+  policy::Json all = policy::Json::array();
+  for (const RunResult& run : runs) all.push_back(policy::parsed_json("run", run.summary));
+  return policy::Json{{"format", 1}, {"runs", std::move(all)}}.dump(1) + "\n";
+}
+
+// Lists and ranges of seeds.
+
+namespace {
+constexpr std::size_t most_seeds = 10'000;
+
+uint64_t seed_in(const std::string& text, const std::string& all) {
+  uint64_t seed = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, seed);
+  if (text.empty() || read.ec != std::errc() || read.ptr != end)
+    fail<UsageError>("--seeds", in_quotes(all),
+                     ": a seed is a whole number from 0 to 2^64 - 1, got ", in_quotes(text),
+                     ". Write 0..4 or 0,3,7.");
+  return seed;
+}
+}  // namespace
+
+std::vector<uint64_t> seeds_of(const std::string& text) {
+  std::vector<uint64_t> seeds;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, end - at);
+    at = end + 1;
+    const std::size_t dots = part.find("..");
+    const uint64_t first = seed_in(part.substr(0, dots), text);
+    const uint64_t last = dots == std::string::npos ? first : seed_in(part.substr(dots + 2), text);
+    if (last < first || last - first >= most_seeds)
+      fail<UsageError>("--seeds", in_quotes(part), " is not a range of at most ", most_seeds,
+                       " seeds. Write first..last.");
+    for (uint64_t i = 0; i <= last - first; ++i) seeds.push_back(first + i);
+  }
+  if (std::set(seeds.begin(), seeds.end()).size() != seeds.size())
+    fail<UsageError>("--seeds", in_quotes(text), " has a seed twice. Give each once.");
+  return seeds;
 }
 
 }  // namespace halftone::lab

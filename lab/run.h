@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/workloads/choices.h>
+#include <halftone/lab/workload.h>
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {

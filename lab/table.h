@@ -1,12 +1,57 @@
-// Tables of experiments. Each column is as wide as its widest cell; the first is aligned left, the
-// others right.
+// Reads JSON from files that other programs wrote or broke: a value that is missing or has another
+// type is absent, and never causes an exception. Not installed: it needs a JSON library.
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace halftone::lab {
+
+/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory. The
+/// limits are on bytes of a document, of all lines of a file, and of one line; on levels of braces
+/// and brackets; and on values in a document or a line.
+inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
+                             most_lines_bytes = std::size_t(1) << 28,
+                             most_line_bytes = std::size_t(1) << 20, most_json_levels = 64,
+                             most_json_values = std::size_t(1) << 20;
+/// Returns whether a text, JSON or not, is within the limits on levels and values. Reads each byte
+/// once.
+bool is_within_limits(std::string_view text);
+
+/// Reads a whole document, which must be an object. Throws FormatError, in the name of `op` and
+/// with the path, for any other content and for a document that exceeds the limits.
+nlohmann::json read_json(std::string_view op, const std::filesystem::path& path);
+/// The same for a document of any kind.
+nlohmann::json read_json_document(std::string_view op, const std::filesystem::path& path);
+
+/// Returns whether a text is a JSON object within the limits.
+bool is_json_object(std::string_view text);
+
+/// Calls `use` with each line that is an object within the limits. Returns the number of other
+/// lines and of those for which `use` returned false. Throws FormatError if the file cannot be
+/// read.
+int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
+                       const std::function<bool(const nlohmann::json&)>& use);
+
+/// Returns a finite number; nullopt if there is none.
+std::optional<double> number_in(const nlohmann::json& object, const char* key);
+/// Returns a number from 0 to 2^53, without its fraction; nullopt if there is none.
+std::optional<int64_t> count_in(const nlohmann::json& object, const char* key);
+/// Returns the text; "" if there is none.
+std::string text_in(const nlohmann::json& object, const char* key);
+/// Returns the member if it is an array or an object, otherwise an empty one.
+const nlohmann::json& array_in(const nlohmann::json& object, const char* key);
+const nlohmann::json& object_in(const nlohmann::json& object, const char* key);
+
+// Tables of experiments. Each column is as wide as its widest cell; the first is aligned left, the
+// others right.
 
 /// Writes up to `digits` significant digits, in the shorter of both notations: "0.0031", "4.5e-05".
 std::string number(double value, int digits = 4);

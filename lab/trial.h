@@ -3,12 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include <halftone/amp/training.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/core/tensor.h>
 #include <halftone/lab/workload.h>
+#include <halftone/nn/models/models.h>
+#include <halftone/nn/nn.h>
+#include <halftone/optim/optim.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/session.h>
 
@@ -76,5 +88,80 @@ class Trial {
   Pass reference_{}, base_{};
   double size_ = 0;  // norm of the reference's gradients
 };
+
+// Helpers that several experiments use: a policy in a line, a model of plain weights, hashes.
+
+/// Returns the policy of the file {"name": name, "extends": extends, more...}, see
+/// docs/policy_files.md.
+///   policy_of("nearest", "amp-bf16", R"("optimizer": {"parameters": "bf16"})")
+amp::Strategy policy_of(std::string_view name, std::string_view extends, std::string_view more);
+
+/// Returns the FNV-1a hash of dtypes, shapes and bits, as 16 hexadecimal digits.
+std::string hash_of(std::span<const Tensor> tensors);
+
+/// A model with one vector of weights, to test updates alone; the experiment writes the gradients.
+struct Weights final : nn::Module {
+  nn::Parameter w;
+  explicit Weights(const Tensor& initial) : w(initial) {}
+  void describe(nn::Fields& field) override { field("w", w); }
+};
+
+/// Returns sqrt(mean x^2).
+double root_mean_square(std::span<const double> x);
+
+/// Returns 10 log10(sum x^2 / sum (x - y)^2), computed in f64.
+double signal_to_noise(const Tensor& x, const Tensor& y);
+
+// A hash of every tensor of sampled steps, so that two runs can be compared by place: which
+// operation's result differs first?
+
+/// A tensor of a sampled step, as the operation or its successor got it.
+struct TraceRow {
+  int64_t step = 0;
+  std::string site;
+  policy::Role role = policy::Role::input;
+  std::size_t input = 0;  // its number among the operation's inputs; otherwise 0
+  std::string dtype;
+  Shape shape{};
+  std::string hash;             // FNV-1a 64 of dtype, shape and bits
+  double root_mean_square = 0;  // in f64; not finite if an element is not
+
+  /// Whether two rows are of one place: step, site, role and input.
+  bool same_place(const TraceRow& other) const;
+};
+
+/// Records the steps 0, every, 2 every, ... of a training that it observes. Changes no bit of it.
+class Tracer final : public policy::Observer {
+ public:
+  explicit Tracer(int64_t every) : every_(every) {}
+  bool begin_pass(int64_t step) override;
+  void tensor(const policy::Seen& seen, const Tensor& before, const Tensor& after) override;
+  /// A JSON object per row, in the order of computation: trace.jsonl.
+  std::string lines() const;
+  const std::vector<TraceRow>& rows() const { return rows_; }
+
+ private:
+  int64_t every_, step_ = 0;
+  std::vector<TraceRow> rows_{};
+};
+
+/// Reads trace.jsonl. Throws FormatError, in the name of `op`, for a file that cannot be read and
+/// for a line that is not a row.
+std::vector<TraceRow> read_trace(std::string_view op, const std::filesystem::path& path);
+
+/// Returns the steps of a trace.
+std::set<int64_t> steps_of(const std::vector<TraceRow>& rows);
+
+/// The first row that differs.
+struct TraceDifference {
+  std::size_t row = 0;                      // its number; all before it are equal
+  std::optional<TraceRow> there{}, here{};  // absent after the end of a trace
+};
+/// Compares two traces row by row; nullopt if they are equal.
+std::optional<TraceDifference> first_difference(const std::vector<TraceRow>& there,
+                                                const std::vector<TraceRow>& here);
+/// "step 3, h.0/linear.0, output [16, 64] bf16: other bits; root mean squares 0.5 and 0.500001
+/// differ by 2e-06" and the like.
+std::string text_of(const TraceDifference& difference);
 
 }  // namespace halftone::lab

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <halftone/amp/training.h>
@@ -44,7 +47,7 @@ struct NamedWorkload {
 };
 
 /// Returns student_teacher, residual_mlp, mlp, lenet, gpt_tiny, gpt_small, waves_100k to waves_3m,
-/// those of small_real.h, and those of lab/workload_data.h, which learn noise.
+/// those of workload_data.h, and those of lab/workload_data.h, which learn noise.
 std::vector<NamedWorkload> built_in_workloads();
 
 /// Makes one of them, or of `own`, from a seed. Throws UsageError for unknown names and suggests
@@ -75,5 +78,32 @@ Tensor loss_of(const Workload& workload, amp::Training& training, const data::Ba
 /// UsageError for data without a batch.
 void train_steps(const Workload& workload, amp::Training& training, int64_t steps,
                  const std::function<void(int64_t step, const Tensor& loss)>& after = {});
+
+// Options that change a workload's training from the command line: another rate, optimizer or
+// schedule, and the state of an earlier training to start from.
+
+/// An empty field (0 for `lr`) keeps the workload's own setting.
+struct Choices {
+  double lr = 0;
+  std::string optimizer{};       // with the library's default options; sgd has a momentum of 0.9
+  std::string schedule{};        // over all steps of the run
+  std::filesystem::path from{};  // see trained_state()
+};
+
+/// Returns adamw, adam, sgd, rmsprop, lion, lamb, muon.
+std::span<const std::string_view> optimizer_names();
+/// Returns constant, linear, cosine, warm_up_cosine, one_cycle.
+std::span<const std::string_view> schedule_names();
+/// Applies the choices to a workload. Throws UsageError for unknown names and suggests the nearest;
+/// also for rates that are not positive numbers.
+void choose(Workload& workload, const Choices& choices);
+
+/// Returns the tensors of a trained state: from a run folder (its latest checkpoint), a checkpoint,
+/// or a file of Training::save(). Throws UsageError if the path does not exist and suggests a
+/// similar name in the same folder. Throws FormatError for a damaged state.
+optim::NamedTensors trained_state(const std::filesystem::path& from);
+/// Loads the state into the training and rounds what this strategy cannot represent. Learning rates
+/// stay those of the optimizer, and the default generator is not changed.
+void start_from(const optim::NamedTensors& state, amp::Training& training);
 
 }  // namespace halftone::lab

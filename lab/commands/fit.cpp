@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include <halftone/core/error.h>
-#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/fit.h>
 #include <halftone/lab/run_folder.h>
 

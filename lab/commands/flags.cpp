@@ -1,6 +1,4 @@
 // Help texts and checks of the shared flags.
-#include <halftone/lab/commands/flags.h>
-
 #include <charconv>
 #include <cmath>
 #include <iostream>
@@ -8,8 +6,9 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/policy_note.h>
-#include <halftone/lab/workloads/choices.h>
+#include <halftone/lab/commands/commands.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/workload.h>
 
 namespace halftone::lab {
 

@@ -1,5 +1,5 @@
 // halftone-lab gate.
-#include <halftone/lab/commands/gate.h>
+#include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,10 +14,8 @@
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/commands/flags.h>
-#include <halftone/lab/policy_note.h>
+#include <halftone/lab/identity.h>
 #include <halftone/lab/processes.h>
-#include <halftone/lab/recorded_run.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy_file.h>
 

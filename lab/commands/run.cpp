@@ -1,7 +1,16 @@
 // halftone-lab run: trains once for each policy and seed.
+#include <chrono>
 #include <iostream>
+#include <sstream>
 
-#include <halftone/lab/commands/flags.h>
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/device.h>
+#include <halftone/lab/commands/commands.h>
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/report/report.h>
+#include <halftone/lab/table.h>
 
 namespace halftone::lab {
 
@@ -52,6 +61,134 @@ Work add_run(CLI::App& app, const Context& context) {
               << '\n';
     return exit_undecided;
   };
+}
+
+// Passes the recorded options to the same function as `run`. Prints what differs before the hashes.
+
+int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own) {
+  RecordedRun there = read_run("rerun", options.folder);
+  if (!options.from.empty()) there.options.choices.from = options.from;
+  if (there.options.choices.from.empty() != there.from_hash.empty())
+    fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
+  if (!there.options.choices.from.empty() && !std::filesystem::exists(there.options.choices.from))
+    fail<UsageError>("rerun", policy::printable(there.options.choices.from.string()),
+                     ", with which the run began, is not there. Say where it is: --from.");
+  const RunOptions& run_options = there.options;
+  require_json(options.json);
+  std::ostream& words = words_next_to(options.json);
+  words << policy::printable(options.folder.string()) << ": " << run_options.steps << " steps of "
+        << policy::printable(run_options.workload) << ", seed " << run_options.seeds[0]
+        << std::endl;
+  if (there.portable_bits) set_portable_bits(true);
+  std::ostringstream progress;
+  const std::vector<RunResult> finished = run(run_options, own, progress);
+  if (finished.empty()) {
+    std::cerr << "stopped before the last step, so no weights were compared\n";
+    return exit_undecided;
+  }
+  const RunResult& here = finished.front();
+  const std::vector<std::string> others =
+      differences(there.summary, policy::parsed_json("rerun", here.summary));
+  for (const std::string& line : others) words << "differs: " << policy::printable(line) << '\n';
+  const bool same = here.weights_hash == there.weights_hash;
+  words << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
+        << (same ? "the same" : "others") << '\n';
+  if (!same && others.empty())
+    words << "nothing that is recorded differs: look at what the compiler was told, and at "
+             "libraries\n";
+  write_json(options.json, policy::Json{{"format", 1},
+                                        {"weights_there", there.weights_hash},
+                                        {"weights_here", here.weights_hash},
+                                        {"same", same},
+                                        {"differences", others}}
+                                   .dump(1) +
+                               "\n");
+  return same || !options.check ? exit_yes : exit_no;
+}
+
+Work add_rerun(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<RerunOptions>();
+  app.add_option("run", options->folder, "the folder of a run")->required();
+  app.add_flag("--check", options->check, "exit code 1 if the weights differ");
+  app.add_option("--from", options->from, "present path of the state that the run began with");
+  add_json(app, options->json);
+  return [options, &context] { return run_rerun(*options, context.own); };
+}
+
+// halftone-lab report: writes a page about runs on disk.
+
+Work add_report(CLI::App& app, const Context&) {
+  auto options = std::make_shared<ReportOptions>();
+  app.add_option("paths", options->paths,
+                 "run folders; .csv or .jsonl of another program with columns step and loss; "
+                 ".json of a comparison or a search")
+      ->required();
+  app.add_option("-o,--output", options->output)->capture_default_str();
+  app.add_option("--reference", options->reference,
+                 "differences are from this policy; default: the first path's");
+  return [options] { return run_report(*options); };
+}
+
+// halftone-lab experiment.
+
+namespace {
+using Json = nlohmann::ordered_json;
+
+/// Runs one experiment and prints it. Returns it as JSON, with "missed": the checks that failed.
+Json run_one(const Experiment& experiment, bool thorough, std::ostream& out) {
+  out << experiment.name << ". " << experiment.claim << "\n\n" << std::flush;
+  const auto start = std::chrono::steady_clock::now();
+  Findings found(out, thorough);
+  experiment.run(found);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  out << experiment.name << (found.missed() == 0 ? " passes" : " FAILS") << ": "
+      << found.checked() - found.missed() << " of " << found.checked() << " checks, "
+      << fixed(seconds.count(), 1) << " s\n"
+      << std::flush;
+  Json checks = Json::array();
+  for (const Findings::Check& check : found.checks())
+    checks.push_back({{"what", check.what},
+                      {"value", check.value},
+                      {"bar", check.bar},
+                      {"passes", check.passes}});
+  return {{"name", experiment.name},
+          {"claim", experiment.claim},
+          {"missed", found.missed()},
+          {"seconds", seconds.count()},
+          {"checks", std::move(checks)}};
+}
+}  // namespace
+
+int run_experiment(const ExperimentOptions& options) {
+  require_json(options.json);
+  const PortableBitsScope scope(true);  // the same verdict and the same digits on every CPU
+  std::ostream& words = words_next_to(options.json);
+  Json all = Json::array();
+  int missed = 0;
+  bool stopped = false;
+  const auto add = [&](const Experiment& experiment) {
+    all.push_back(run_one(experiment, options.thorough, words));
+    missed += all.back()["missed"].get<int>();
+  };
+  try {
+    if (options.name != "all") add(experiment_named(options.name));
+    else
+      for (const Experiment& experiment : experiments()) add(experiment), words << '\n';
+  } catch (const Stopped& error) {  // what is finished is written
+    std::cerr << error.what() << '\n';
+    stopped = true;
+  }
+  if (options.name == "all" && !stopped) words << (missed == 0 ? "all pass\n" : "not all pass\n");
+  write_json(options.json, Json{{"format", 1}, {"experiments", std::move(all)}}.dump(1) + "\n");
+  return stopped ? exit_undecided : missed == 0 ? exit_yes : exit_no;
+}
+
+Work add_experiment(CLI::App& app, const Context&) {
+  auto options = std::make_shared<ExperimentOptions>();
+  app.add_option("name", options->name, "E1, E2, ... or all")->required();
+  app.add_flag("--long", options->thorough, "uses more seeds and takes minutes");
+  add_json(app, options->json);
+  return [options] { return run_experiment(*options); };
 }
 
 }  // namespace halftone::lab

@@ -12,7 +12,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/run_folder.h>
 
 namespace halftone::lab {

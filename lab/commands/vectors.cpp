@@ -5,12 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iostream>
+#include <mutex>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/core/named_tensors.h>
+#include <halftone/core/random.h>
+#include <halftone/lab/commands/commands.h>
 
 namespace halftone::lab {
 
@@ -277,6 +284,314 @@ std::string json_lines_of(const Vectors& vectors) {
     }
   }
   return lines;
+}
+
+// The flags of halftone-lab vectors, and its files.
+
+namespace {
+
+std::vector<Rounding> vectors_roundings(const VectorsOptions& options) {
+  std::vector<Rounding> all;
+  for (int i = 0; i < rounding_count; ++i) all.push_back(Rounding(i));
+  if (options.rounding.empty()) return all;
+  const auto one = rounding_named(options.rounding);
+  if (one) return {*one};
+  std::string known;
+  for (const Rounding rounding : all)
+    known += (known.empty() ? "" : ", ") + std::string(name(rounding));
+  fail<UsageError>(vectors_op, "there is no rounding named ", quoted(options.rounding),
+                   ". Known: ", known, ".");
+}
+
+NumberFormat vectors_format(const std::string& name) {
+  if (const auto format = number_format_named(name)) return *format;
+  std::string known;
+  for (const NamedFormat& named : named_formats()) known += std::string(named.name) + ' ';
+  fail<UsageError>(vectors_op, "there is no format named ", quoted(name), ". Known: ", known,
+                   "and eXmY (2 <= X <= 8, 0 <= Y <= 23), intN (3 <= N <= 16).");
+}
+
+Quantizer vectors_quantizer(const VectorsOptions& options) {
+  Quantizer quantizer;
+  if (!options.quantizer.empty()) {
+    const auto named = quantizer_named(options.quantizer);
+    if (!named)
+      fail<UsageError>(vectors_op, "there is no quantizer named ", quoted(options.quantizer),
+                       ". Known: ", list_of(ready_made_quantizers()), ".");
+    quantizer = *named;
+  }
+  if (!options.format.empty()) quantizer.grid = vectors_format(options.format);
+  return quantizer;
+}
+
+void write_vectors(const std::filesystem::path& path, const Vectors& vectors) {
+  if (path.extension() == ".safetensors") save_safetensors(path, vectors.tensors, vectors.metadata);
+  else if (path.extension() == ".jsonl") files::replace(vectors_op, path, json_lines_of(vectors));
+  else
+    fail<UsageError>(vectors_op, "--out is ", quoted(path.string()),
+                     ". Its name must end in .safetensors or .jsonl.");
+  std::cout << "wrote " << printable(path.string()) << '\n';
+}
+
+/// Every named format and every ready-made quantizer, a file for each.
+void write_all_vectors(const VectorsOptions& options, const std::vector<Rounding>& roundings) {
+  const std::filesystem::path folder(options.output);
+  files::make_directories(vectors_op, folder);
+  for (const NamedFormat& named : named_formats()) {
+    const std::string name(named.name);
+    write_vectors(folder / (name + ".safetensors"),
+                  vectors_of(name, {.grid = named.format}, roundings, options.count));
+  }
+  for (const std::string_view ready : ready_made_quantizers()) {
+    const std::string name(ready);
+    write_vectors(folder / (name + ".safetensors"),
+                  vectors_of(name, *quantizer_named(name), roundings, options.count));
+  }
+}
+
+int compare_with_search(const VectorsOptions& options, const std::vector<Rounding>& roundings) {
+  if (!options.quantizer.empty())
+    fail<UsageError>(vectors_op, "--exhaustive rounds without a scale. Leave out --quantizer.");
+  const Exhaustive result = compare_all(vectors_format(options.format), roundings);
+  std::cout << options.format << ": every f32, " << roundings.size()
+            << " roundings: " << result.compared << " comparisons, " << result.different
+            << " differ\n";
+  if (result.different != 0) std::cout << "first: " << result.first << '\n';
+  return result.different == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int run_vectors(const VectorsOptions& options) {
+  const std::vector<Rounding> roundings = vectors_roundings(options);
+  const bool all = options.format.empty() && options.quantizer.empty();
+  if (options.exhaustive && !options.format.empty()) return compare_with_search(options, roundings);
+  if (options.exhaustive)
+    fail<UsageError>(vectors_op, "--exhaustive needs a format. Name one, such as e4m3.");
+  if (options.output.empty())
+    fail<UsageError>(vectors_op, "no file. Add --out NAME.safetensors or NAME.jsonl.");
+  if (all) {
+    write_all_vectors(options, roundings);
+    return 0;
+  }
+  std::string name = options.quantizer.empty() ? options.format : options.quantizer;
+  if (!options.quantizer.empty() && !options.format.empty()) name += " of " + options.format;
+  write_vectors(options.output,
+                vectors_of(name, vectors_quantizer(options), roundings, options.count));
+  return 0;
+}
+
+Work add_vectors(CLI::App& app, const Context&) {
+  auto options = std::make_shared<VectorsOptions>();
+  app.add_option("format", options->format,
+                 "a format (e4m3, e5m6, int4, ...); without it and --quantizer: all named ones");
+  app.add_option("--quantizer", options->quantizer,
+                 list_of(ready_made_quantizers()) + "; with a format, that is its grid");
+  app.add_option("--rounding", options->rounding, "one of the seven; default: all");
+  app.add_option("--count", options->count,
+                 "inputs; a quantizer has at least as many in each of its three cases")
+      ->capture_default_str();
+  app.add_option("--out", options->output,
+                 "a file (.safetensors or .jsonl); a folder, if all are written");
+  app.add_flag("--exhaustive", options->exhaustive,
+               "round all 2^32 floats to a format of at most 8 bits and search each result in "
+               "f64; exit code 1 if any differs");
+  return [options] { return run_vectors(*options); };
+}
+
+// Every float against a search over the grid. The search knows the numbers of the grid and the
+// meaning of each rounding; it shares no code with round_finite() or the kernels. Its comparisons
+// are exact: midpoints of a short grid are doubles, and so are the fractions that random words
+// meet.
+
+namespace {
+
+constexpr uint64_t search_seed = 5, search_chunk = uint64_t(1) << 20;
+
+/// The grid from 0 to max, and one number beyond it, which is where infinity or saturation begins.
+std::vector<double> grid_and_one_more(const NumberFormat& format) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i <= count_of_numbers(format); ++i) numbers.push_back(number_at(format, i));
+  return numbers;
+}
+
+/// Returns whether a magnitude between low and high becomes high.
+bool goes_up(Rounding rounding, double low, double x, double high, bool negative, uint32_t word) {
+  const double middle = (low + high) / 2;
+  const auto odd = [&] { return std::fmod(low / (high - low), 2) != 0; };
+  switch (rounding) {
+    case Rounding::nearest_even: return x > middle || (x == middle && odd());
+    case Rounding::nearest_away: return x >= middle;
+    case Rounding::toward_zero: return false;
+    case Rounding::up: return !negative && x > low;
+    case Rounding::down: return negative && x > low;
+    case Rounding::to_odd: return x > low && !odd();
+    case Rounding::stochastic: break;
+  }
+  // Both have 31 bits if x has more: docs/number_formats.md.
+  const double share = (x - low) / (high - low), cut = std::floor(share * 0x1p31) * 0x1p-31;
+  const bool deep = share * 0x1p31 != std::floor(share * 0x1p31);
+  return deep ? cut + double(word >> 1) * 0x1p-31 >= 1 : share + double(word) * 0x1p-32 >= 1;
+}
+
+/// The result for a magnitude beyond max, before its sign.
+double beyond(const NumberFormat& format, Rounding rounding, bool negative) {
+  const bool inward = rounding == Rounding::toward_zero || rounding == Rounding::to_odd ||
+                      rounding == (negative ? Rounding::up : Rounding::down);
+  return format.infinity && !inward ? double(std::numeric_limits<float>::infinity())
+                                    : double(format.max);
+}
+
+class GridSearch {
+ public:
+  GridSearch(const NumberFormat& format, Rounding rounding)
+      : format_(format), rounding_(rounding), numbers_(grid_and_one_more(format)) {}
+
+  /// Returns the bits of the result. Magnitudes rise from call to call, mostly: the search begins
+  /// where the last one ended.
+  uint32_t operator()(uint32_t bits, uint32_t word) {
+    const bool negative = bits >> 31 != 0;
+    const auto x = double(std::bit_cast<float>(bits & 0x7fffffffu));
+    if (std::isnan(x)) return bits;
+    const double result =
+        std::isinf(x) ? (format_.infinity ? x : double(format_.max)) : magnitude(x, negative, word);
+    return std::bit_cast<uint32_t>(float(result)) | (bits & 0x80000000u);
+  }
+
+ private:
+  double magnitude(double x, bool negative, uint32_t word) {
+    if (x >= numbers_.back()) return beyond(format_, rounding_, negative);
+    while (numbers_[at_] > x) --at_;
+    while (numbers_[at_ + 1] <= x) ++at_;
+    const bool up = goes_up(rounding_, numbers_[at_], x, numbers_[at_ + 1], negative, word);
+    const double found = numbers_[at_ + std::size_t(up)];
+    return found > double(format_.max) ? beyond(format_, rounding_, negative) : found;
+  }
+
+  NumberFormat format_;
+  Rounding rounding_;
+  std::vector<double> numbers_;
+  std::size_t at_ = 0;
+};
+
+std::string difference(uint32_t bits, Rounding rounding, uint32_t found, uint32_t expected) {
+  PlainText text;
+  text.precision(9);
+  text << std::bit_cast<float>(bits) << " (bits " << std::hex << bits << std::dec << "), "
+       << name(rounding) << ": got " << std::bit_cast<float>(found) << ", the search finds "
+       << std::bit_cast<float>(expected);
+  return text.str();
+}
+
+}  // namespace
+
+float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word) {
+  return std::bit_cast<float>(GridSearch(format, rounding)(std::bit_cast<uint32_t>(x), word));
+}
+
+Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
+                       uint64_t first, uint64_t last) {
+  if (format.bits > 8)
+    fail<UsageError>(vectors_op, "--exhaustive is for formats of at most 8 bits, and ",
+                     described(format), " has ", int(format.bits), ". Leave it out.");
+  Exhaustive result;
+  std::mutex guard;
+  for (uint64_t from = first; from < last; from += search_chunk) {
+    const auto count = int64_t(std::min(search_chunk, last - from));
+    const Tensor x = empty({count});
+    for (int64_t i = 0; i < count; ++i)
+      x.data<float>()[i] = std::bit_cast<float>(uint32_t(from + uint64_t(i)));
+    for (const Rounding rounding : roundings) {
+      const Quantizer quantizer{.grid = format, .rounding = rounding};
+      const RandomKey key{search_seed, from / 4};
+      const Tensor y = quantized(x, {.quantizer = quantizer, .key = key});
+      const float* const values = y.data<float>();
+      int64_t different = 0;
+#pragma omp parallel for schedule(static) reduction(+ : different)
+      for (int64_t part = 0; part < (count + 4095) / 4096; ++part) {
+        GridSearch search(format, rounding);
+        for (int64_t i = part * 4096; i < std::min(count, (part + 1) * 4096); ++i) {
+          const uint32_t bits = uint32_t(from + uint64_t(i));
+          const uint32_t word =
+              rounding == Rounding::stochastic
+                  ? Philox::words(key.seed, key.offset + uint64_t(i) / 4)[std::size_t(i % 4)]
+                  : 0;
+          const uint32_t expected = search(bits, word);
+          const uint32_t found = std::bit_cast<uint32_t>(values[i]);
+          if (found == expected) continue;
+          ++different;
+          const std::lock_guard lock(guard);
+          if (result.first.empty()) result.first = difference(bits, rounding, found, expected);
+        }
+      }
+      result.compared += count, result.different += different;
+    }
+  }
+  return result;
+}
+
+// The inputs of vectors: awkward numbers first, random ones after them.
+
+namespace {
+
+constexpr float beyond_floats = std::numeric_limits<float>::infinity();
+
+/// A number and the floats next to it, with both signs.
+void add_around(std::vector<float>& to, double number) {
+  if (!(number <= double(std::numeric_limits<float>::max()))) return;
+  const auto x = float(number);
+  for (const float y : {std::nextafter(x, 0.0f), x, std::nextafter(x, beyond_floats)}) {
+    to.push_back(y);
+    to.push_back(-y);
+  }
+}
+
+std::vector<float> special_inputs(const NumberFormat& format) {
+  std::vector<float> inputs{0.0f, -0.0f, beyond_floats, -beyond_floats};
+  for (const uint32_t nan : {0x7fc00000u, 0xffc12345u, 0x7fa00001u})
+    inputs.push_back(std::bit_cast<float>(nan));
+  for (const uint32_t bits : {0x1u, 0x7fffffu, 0x800000u, 0x7f7fffffu})
+    for (const uint32_t sign : {0u, 0x80000000u})
+      inputs.push_back(std::bit_cast<float>(bits | sign));
+  const int64_t last = count_of_numbers(format) - 1;
+  const double max = number_at(format, last), unit = number_at(format, last + 1) - max;
+  for (const double number : {max, max + unit / 2, max + unit, max + 1.5 * unit})
+    add_around(inputs, number);
+  const double least = number_at(format, 1);
+  for (const double number : {least / 2, least, 1.5 * least}) add_around(inputs, number);
+  return inputs;
+}
+
+/// `wanted` inputs: numbers of the grid and midpoints, some of them one float off.
+void add_grid_inputs(std::vector<float>& inputs, const NumberFormat& format, int64_t wanted) {
+  const int64_t numbers = count_of_numbers(format);
+  for (int64_t k = 0; k < wanted; ++k) {
+    const auto i = int64_t(double(numbers - 1) * double(k) / double(wanted));
+    const double number = number_at(format, i), middle = (number + number_at(format, i + 1)) / 2;
+    auto x = float(k % 4 == 3 ? number : middle);
+    if (k % 4 == 1) x = std::nextafter(x, 0.0f);
+    if (k % 4 == 2) x = std::nextafter(x, beyond_floats);
+    inputs.push_back(k / 4 % 2 == 0 ? x : -x);
+  }
+}
+
+}  // namespace
+
+std::vector<float> inputs_of(const NumberFormat& format, int64_t count) {
+  std::vector<float> inputs = special_inputs(format);
+  const int64_t left = std::max<int64_t>(0, count - int64_t(inputs.size()));
+  add_grid_inputs(inputs, format, left * 3 / 5);
+  const int least = std::max(format.min_exponent - format.significand_bits - 3, -149);
+  const int most = std::min(std::ilogb(format.max) + 1, 127);
+  Generator generator(11);
+  while (int64_t(inputs.size()) < count) {
+    const int exponent = least + int(generator.below(uint64_t(most - least + 1)));
+    const uint64_t bits = generator.next();
+    const double significand = 1 + double(bits >> 41) * 0x1p-23;
+    inputs.push_back(float(std::ldexp((bits & 1) != 0 ? -significand : significand, exponent)));
+  }
+  inputs.resize(std::size_t(count));
+  return inputs;
 }
 
 }  // namespace halftone::lab

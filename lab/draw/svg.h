@@ -5,7 +5,9 @@
 #pragma once
 
 #include <limits>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace halftone::lab::svg {
@@ -111,4 +113,51 @@ std::string styles();
 /// ten. A logarithmic axis gets powers of ten, and also 2 and 5 times them if there are few.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
 
+// The building blocks of the drawings of svg.h: numbers, marks with titles, legends.
+
+/// Returns a coordinate with at most one digit after the point.
+std::string coordinate(double value);
+/// Returns a value for a title or an axis, with up to `digits` significant digits.
+std::string label_of(double value, int digits = 4);
+
+/// Returns <name attributes><title>title</title></name>.
+std::string mark(std::string_view name, const std::string& attributes, std::string_view title);
+/// Returns plain text at a position. `anchor`: start, middle or end.
+std::string words(double x, double y, std::string_view anchor, std::string_view text,
+                  std::string_view more = "");
+/// Returns the path of a style's shape around a position.
+std::string shape_path(int style, double x, double y, double radius);
+
+struct LegendEntry {
+  enum class Kind { line, area } kind = Kind::line;
+  std::string name;
+  int style = 0;
+  std::string label{};  // text in the area's sample
+};
+/// Returns rows of legend entries from `top` on, and adds their height to `height`.
+std::string legend(const std::vector<LegendEntry>& entries, double left, double right, double top,
+                   double& height);
+
+/// Wraps a drawing in <svg>. A file also contains the styles and its namespace.
+std::string document(int width, double height, std::string_view title, const std::string& content,
+                     Place place);
+
 }  // namespace halftone::lab::svg
+
+// Sizes of numbers for drawings: how many numbers each binade has, and the ranges of formats.
+
+namespace halftone::lab {
+
+/// The formats whose ranges are drawn above histograms of sizes.
+inline constexpr std::string_view shown_formats[] = {"f16", "bf16", "e4m3", "e5m2"};
+/// Returns the range of each shown format in log2, from the smallest normal number to the largest;
+/// the paler part goes down to the smallest subnormal. `own` names one more format; "": none.
+std::vector<svg::Range> ranges_of_formats(std::string_view own = "");
+
+/// Returns a staircase in percent of the sum of `counts`. counts[0] is for [lowest, lowest + 1).
+/// The curve starts at the first bin that has at least the share `visible` of the sum, and ends at
+/// the last one. It has no points if the sum is 0.
+svg::Curve distribution(std::string name, std::span<const double> counts, int lowest, int style,
+                        double visible = 0);
+
+}  // namespace halftone::lab

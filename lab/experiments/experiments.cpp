@@ -1,15 +1,73 @@
-// Runs of several policies by lab::run(), as a table.
+// The list of experiments.
+#include <halftone/lab/experiments/experiments.h>
+
+#include <array>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <ostream>
+#include <vector>
 
 #include <unistd.h>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/experiments/paired.h>
 #include <halftone/lab/table.h>
+#include <halftone/lab/trial.h>
+#include <halftone/policy/probe.h>
 
 namespace halftone::lab {
+
+std::span<const Experiment> experiments() {
+  using namespace found;
+  static const std::array all{e1,  e2,  e3,  e4,  e5,  e6,  e7,  e8,  e9,  e10, e11, e12, e13,
+                              e14, e15, e16, e17, e18, e19, e20, e21, e22, e23, e24, e25, e26};
+  return all;
+}
+
+const Experiment& experiment_named(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Experiment& experiment : experiments()) {
+    if (experiment.name == name) return experiment;
+    names.push_back(experiment.name);
+  }
+  fail_unknown_name("halftone-lab experiment", "experiment", name, names);
+}
+
+// Prints one line for each check.
+
+void Findings::say(std::string_view what, const std::string& value, const std::string& bar,
+                   bool right) {
+  checks_.push_back({std::string(what), value, bar, right}), missed_ += !right;
+  out_ << "  " << (right ? "ok      " : "MISSED  ") << what << ": " << value << ", " << bar << '\n';
+}
+
+void Findings::within(std::string_view what, double value, double least, double most) {
+  say(what, number(value), "bar " + number(least) + " to " + number(most),
+      value >= least && value <= most);
+}
+
+void Findings::at_least(std::string_view what, double value, double least) {
+  say(what, number(value), "bar at least " + number(least), value >= least);
+}
+
+void Findings::at_most(std::string_view what, double value, double most) {
+  say(what, number(value), "bar at most " + number(most), value <= most);
+}
+
+void Findings::exactly(std::string_view what, double value, double wanted) {
+  say(what, number(value, 9), "bar exactly " + number(wanted, 9), value == wanted);
+}
+
+void Findings::equal(std::string_view what, std::string_view value, std::string_view wanted) {
+  say(what, std::string(value), "bar " + std::string(wanted), value == wanted);
+}
+
+void Findings::different(std::string_view what, std::string_view value, std::string_view other) {
+  say(what, std::string(value), "bar other than " + std::string(other), value != other);
+}
+
+// Runs of several policies by lab::run(), as a table.
 
 PolicyOnDisk::PolicyOnDisk(policy::PolicyFile policy) {
   static std::atomic<int> count{0};
@@ -66,6 +124,62 @@ Interval PairedRuns::difference(std::size_t policy, std::size_t base) const {
   for (std::size_t s = 0; s < seeds_; ++s)
     differences.push_back(run(policy, s).late_loss / run(base, s).late_loss - 1);
   return interval_of(differences);
+}
+
+// Ten clusters that overlap slightly. AdamW's eps is so small that the step size does not depend on
+// the size of the gradients.
+
+namespace {
+constexpr int64_t steps = 300, batch_size = 128, inputs = 64, classes = 10;
+
+/// Centers, and vectors around them. Neighbors overlap slightly.
+struct Clusters {
+  Tensor centres = randn({classes, inputs});
+  std::pair<Tensor, Tensor> draw(int64_t count) const {
+    const Tensor labels = randint(0, classes, {count});
+    return {index_select(centres, 0, labels) + randn({count, inputs}) * 2, labels};
+  }
+};
+}  // namespace
+
+SmallGradientRun train_small_gradients(const amp::Strategy& strategy, double loss_weight) {
+  manual_seed(7);
+  nn::Sequential model = nn::models::mlp({inputs, 128, 64, classes});
+  const Clusters clusters;
+  const auto [test, test_labels] = clusters.draw(4096);
+  optim::AdamW adamw(model.parameters(), {.lr = 1e-3, .eps = 1e-15});
+  amp::Training training(strategy, model, adamw);
+  const auto accuracy = [&, &x = test, &labels = test_labels] {
+    const NoGrad no_grad;
+    const std::vector<double> said = argmax(training.forward(model, x), 1).to_vector<double>(),
+                              right = labels.to_vector<double>();
+    return std::inner_product(said.begin(), said.end(), right.begin(), 0.0, std::plus<>(),
+                              std::equal_to<>()) /
+           double(right.size());
+  };
+  SmallGradientRun run;
+  run.untrained = accuracy();
+  policy::Probe probe(training, {.every = 10,
+                                 .roles = {policy::Role::grad_output, policy::Role::grad_input,
+                                           policy::Role::grad_weight},
+                                 .updates = false});
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto [x, labels] = clusters.draw(batch_size);
+    training.zero_grad();
+    training.backward(cross_entropy(training.forward(model, x), labels) * loss_weight);
+    training.step();
+  }
+  for (const policy::ProbeRow& row : probe.rows()) {
+    if (row.site.find("/linear.") == std::string::npos) continue;
+    if (row.role == policy::Role::grad_output) run.output_gradients.merge(row.survey);
+    run.gradients.push_back(row.survey);
+  }
+  run.accuracy = accuracy();
+  return run;
+}
+
+amp::Strategy f16_with(const std::string& loss_scale) {
+  return policy_of("f16", "amp-fp16", R"("loss_scale": )" + loss_scale);
 }
 
 }  // namespace halftone::lab

@@ -1,19 +1,195 @@
+// E7. An MLP of 64-128-64-10 learns ten clusters of random vectors from a loss multiplied by a
+// small weight, as for an auxiliary loss: its gradients are smaller by that factor. A probe
+// observes an f32 run. The histograms of its gradients predict what f16 will lose, and which loss
+// scale is enough.
+#include <algorithm>
+#include <cmath>
+
+#include <halftone/lab/commands/commands.h>
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/statistics.h>
+#include <halftone/lab/table.h>
+#include <halftone/lab/trial.h>
+#include <halftone/lab/workload.h>
+#include <halftone/nn/state_dict.h>
+
+namespace halftone::lab {
+namespace e07 {
+
+/// Returns the power of two that lifts all but a thousandth of every gradient above the range that
+/// f16 rounds to 0. The room of f16 above the largest gradient limits it.
+int sufficient_lift(const SmallGradientRun& run) {
+  int lift = -100, room = 100;
+  for (const Survey& survey : run.gradients) {
+    if (!survey.sufficient_lift(formats::f16)) continue;
+    lift = std::max(lift, *survey.sufficient_lift(formats::f16));
+    room = std::min(room, 15 - std::ilogb(survey.sums.largest));
+  }
+  return std::min(lift, room);
+}
+
+struct Accuracies {
+  double weight, f32_run, bf16_run, plain, scaled;
+};
+
+void run(Findings& found) {
+  std::vector<Accuracies> seen;
+  Table table({"loss times", "f32", "bf16", "f16", "f16, scaled", "by", "f16, dynamic",
+               "of gradients lost in f16", "predicted"});
+  for (const double weight : {1.0, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6}) {
+    const SmallGradientRun f32_run = train_small_gradients(policy_of("f32", "fp32", ""), weight),
+                           bf16_run =
+                               train_small_gradients(policy_of("bf16", "amp-bf16", ""), weight),
+                           plain = train_small_gradients(f16_with(R"("none")"), weight),
+                           dynamic = train_small_gradients(f16_with(R"({"init": 65536})"), weight);
+    const int lift = sufficient_lift(f32_run);
+    const SmallGradientRun scaled =
+        train_small_gradients(f16_with(number(std::ldexp(1.0, lift), 20)), weight);
+    // The probe sees f16 tensors after rounding, so underflow shows as zeros that f32 did not have.
+    const auto zeros = [](const SmallGradientRun& r) {
+      return r.output_gradients.sums.zeros / r.output_gradients.sums.count;
+    };
+    const double lost = (zeros(plain) - zeros(f32_run)) / (1 - zeros(f32_run)),
+                 predicted = f32_run.output_gradients.would_underflow(formats::f16);
+    table.row({number(weight), percent(f32_run.accuracy), percent(bf16_run.accuracy),
+               percent(plain.accuracy), percent(scaled.accuracy), "2^" + std::to_string(lift),
+               percent(dynamic.accuracy), percent(lost), percent(predicted)});
+    seen.push_back({weight, f32_run.accuracy, bf16_run.accuracy, plain.accuracy, scaled.accuracy});
+  }
+  found.out() << "accuracy after 300 steps:\n" << table;
+  for (const Accuracies& a : seen) {
+    const std::string at = "loss times " + number(a.weight) + ", accuracy of ";
+    found.within(at + "bf16 less f32's", a.bf16_run - a.f32_run, -0.01, 0.01);
+    found.within(at + "f16, scaled, less f32's", a.scaled - a.f32_run, -0.01, 0.01);
+    // With ten classes, 0.1 is chance.
+    // The accuracy is at chance if everything is lost, and close to it if a hundredth is left.
+    if (a.weight <= 1e-5) found.at_most(at + "f16, unscaled", a.plain, a.weight < 1e-5 ? 0.2 : 0.5);
+  }
+}
+
+}  // namespace e07
+
+const Experiment found::e7{
+    "E7",
+    "f16 needs a loss scale if gradients are small, and the histogram of an f32 run gives the "
+    "scale; bf16 needs none (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).",
+    e07::run};
+
+// E9. The residual MLP (lab/workload.h) under MXFP8 for everything that its operations
+// read, weights of normalizations included. These weights are near 1: in a block whose largest
+// number is in (0.875, 1), OCP's rule takes the scale 2^-9. The numbers then become (448, 512) in
+// e4m3, whose largest number is 448. The effect on gradients is also measured. Spikes of the loss,
+// which were published from runs of days, are not part of the check.
+
+namespace e09 {
+
+Quantizer mx(ScaleRule rule) {
+  Quantizer quantizer = *quantizer_named("mxfp8");
+  quantizer.scaling.rule = rule;
+  return quantizer;
+}
+
+struct Counts {
+  double in_reach = 0, saturated = 0, bias = 0, sum = 0;
+};
+
+/// Counts weights in (0.875, 1) in blocks without a 1, and those of them that saturate.
+void count(const Tensor& weight, ScaleRule rule, Counts& counts) {
+  const std::vector<float> x = weight.to_vector<float>(),
+                           y = quantize(weight, mx(rule)).to_vector<float>();
+  for (std::size_t begin = 0; begin < x.size(); begin += 32) {
+    float largest = 0;
+    for (std::size_t i = begin; i < std::min(begin + 32, x.size()); ++i)
+      largest = std::max(largest, std::abs(x[i]));
+    for (std::size_t i = begin; i < std::min(begin + 32, x.size()); ++i) {
+      counts.bias += y[i] - x[i], counts.sum += std::abs(x[i]);
+      // Numbers within half a spacing of 448 / 512 round to it and do not saturate.
+      if (largest >= 1 || std::abs(x[i]) <= 0.90625f) continue;
+      ++counts.in_reach;
+      counts.saturated += std::abs(y[i]) == 0.875f;
+    }
+  }
+}
+
+/// Uses the weight decay of language models, which moves weights of normalizations below 1.
+Workload decaying(uint64_t seed) {
+  Workload work = make_workload("residual_mlp", seed);
+  work.optimizer = [](std::vector<Tensor> parameters, double lr) {
+    return std::make_unique<optim::AdamW>(std::move(parameters),
+                                          optim::AdamWOptions{.lr = lr, .weight_decay = 0.1});
+  };
+  work.lr = 1e-3;
+  return work;
+}
+
+std::string policy_text(const char* rule) {
+  return R"("quantizers": {"mx": {"like": "mxfp8", "scale": {"per": "block", "block": [1, 32],
+              "format": "e8m0", "rule": ")" +
+         std::string(rule) + R"("}}},
+            "rules": [{"match": {"op": ["linear", "layer_norm"]}, "input": "mx", "weight": "mx",
+                       "grad_output": "mx"}])";
+}
+
+void run(Findings& found) {
+  Table table({"seed", "rule", "weights of norms in reach", "at 0.875", "bias of norms' weights",
+               "gradients' error", "of the loss"});
+  for (uint64_t seed = 9; seed < (found.thorough() ? 14 : 10); ++seed) {
+    const Trial trial([seed] { return decaying(seed); }, amp::Strategy::named("fp32"),
+                      {.batches = 8, .warm_up = 600, .seed = seed});
+    for (const auto& [name, rule] :
+         {std::pair{"floor", ScaleRule::floor}, {"rceil", ScaleRule::rceil}}) {
+      Counts counts;
+      for (const auto& [parameter, x] : trial.weights())
+        if (parameter.ends_with("norm.weight")) count(x, rule, counts);
+      const Measurement measured =
+          trial.measure(policy::file_of(policy_of(name, "fp32", policy_text(name))));
+      table.row({std::to_string(seed), name, number(counts.in_reach), number(counts.saturated),
+                 percent(counts.bias / counts.sum), percent(measured.error),
+                 number(measured.loss_error, 2)});
+      const std::string rule_name = name;
+      found.at_least(rule_name + ", weights in reach", counts.in_reach, 8);
+      found.exactly(rule_name + ", of them at the last number", counts.saturated / counts.in_reach,
+                    rule == ScaleRule::floor ? 1 : 0);
+    }
+  }
+  found.out() << table;
+}
+
+}  // namespace e09
+
+const Experiment found::e9{
+    "E9",
+    "Under OCP's rule for MX scales, weights of normalizations all round to the last number of "
+    "e4m3; under a rule that rounds scales up none does (arXiv 2506.20752 found trainings that "
+    "diverge for this reason).",
+    e09::run};
+
+// E10. Prints the table of `halftone-lab formats` and checks it against numbers derived without
+// this library.
+
+namespace e10 {
+
+void run(Findings& found) {
+  run_formats(
+      {.names = {"bf16", "f16", "e4m3", "e5m2", "mxfp8", "mxfp6", "mxfp6-e3m2", "mxfp4", "nvfp4"}});
+  found.exactly("exit code of formats --check", run_formats({.check = true}), 0);
+}
+
+}  // namespace e10
+
+const Experiment found::e10{
+    "E10",
+    "The signal-to-noise ratio of a format is a property that can be certified: every number of "
+    "every format up to 16 bits, and decibels of nine formats on Gaussian numbers.",
+    e10::run};
+
 // E22. Gradients rounded stochastically are unbiased, but noisy. FP4 All the Way (arXiv 2505.19115)
 // derives that training becomes less effective if the norm of the gradient is below sqrt(3) times
 // the norm of the rounding noise, and advises to switch to wider gradients there. Here gradients
 // are rounded to e4m3 under a constant loss scale, so the noise keeps its size while gradients
 // become smaller. At some steps and loss scales the experiment measures the ratio, and how much
 // lower the loss is 200 steps later if gradients are not rounded from that step on.
-#include <cmath>
 
-#include <halftone/lab/experiments/experiments.h>
-#include <halftone/lab/setting.h>
-#include <halftone/lab/statistics.h>
-#include <halftone/lab/table.h>
-#include <halftone/lab/workload.h>
-#include <halftone/nn/state_dict.h>
-
-namespace halftone::lab {
 namespace e22 {
 
 constexpr const char* workload = "residual_mlp";

@@ -1,12 +1,22 @@
 // E15. Compares the ledger's counts with bytes computed from shapes alone, for one step of a small
 // MLP, a CNN and a GPT under every strategy.
+#include <algorithm>
+#include <cmath>
+#include <ostream>
 #include <set>
+#include <sstream>
 
 #include <halftone/amp/strategy.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/device.h>
+#include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/lab/experiments/experiments.h>
-#include <halftone/lab/setting.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/search.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
+#include <halftone/lab/trial.h>
 #include <halftone/nn/models/gpt.h>
 
 namespace halftone::lab {
@@ -151,5 +161,216 @@ const Experiment found::e15{
     "follow from shapes, to the byte, for every strategy; autocast needs 2 bytes more per "
     "parameter in forward, and keeps the bytes of weights until backward.",
     e15::run};
+
+// E16. Searches the operations of gpt_tiny (lab/workload.h), starting from PyTorch's list
+// for CUDA: which more operations may run in bf16 for an error of 2 % in the gradients? Then both
+// policies train from the same seeds; the result is the difference of their losses, with its
+// interval.
+
+namespace e16 {
+
+constexpr const char* workload = "gpt_tiny";
+
+void run(Findings& f) {
+  const policy::PolicyFile base = policy::file_of(amp::Strategy::named("amp-bf16"));
+  Trial trial([] { return make_workload(workload); }, amp::Strategy::named("fp32"));
+  const Measurement of_base = trial.set_base(base);
+  const auto space = search_space("ops", "low", base, make_workload(workload));
+  const SearchOptions options{.objective = Objective::bytes, .budget = 0.02};
+  std::ostream silent(nullptr);
+  std::vector<Candidate> candidates = sensitivity(trial, base, space, silent);
+  f.out() << table_of(candidates, of_base) << '\n';
+  const Found found = search(trial, base, of_base, std::move(candidates), options, silent);
+  f.out() << table_of(found, options) << '\n';
+
+  policy::PolicyFile chosen = found.policy;
+  chosen.base.name = "found";
+  const PolicyOnDisk file(chosen);
+  const std::vector<uint64_t> seeds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::vector<RunResult> runs = all_runs({.workload = workload,
+                                                .policies = {"amp-bf16", file.path()},
+                                                .seeds = seeds,
+                                                .steps = f.thorough() ? 600 : 200});
+  f.out() << table_of(runs) << '\n';
+  std::vector<double> differences, ratios, base_times, found_times;
+  for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {  // the two policies alternate, with the
+                                                          // same seed
+    differences.push_back(runs[i + 1].loss / runs[i].loss - 1);
+    ratios.push_back(runs[i + 1].milliseconds / runs[i].milliseconds);
+    base_times.push_back(runs[i].milliseconds);
+    found_times.push_back(runs[i + 1].milliseconds);
+  }
+  f.out() << "ms per step over the list's: " << fixed(median(ratios), 3)
+          << ", median of the pairs\n";
+  const Interval difference = interval_of(differences);
+  f.at_most("bytes kept, found over list", found.measured.bytes / of_base.bytes, 0.9);
+  f.at_most("loss beyond the list's, upper end of 95 %", difference.mean + difference.half, 0.005);
+  f.at_most("ms per step over the list's, least of the pairs", std::ranges::min(ratios), 1.0);
+  // Noise only adds time; the least times still have noise of about 1 %.
+  f.at_most("ms per step over the list's, of the least times",
+            std::ranges::min(found_times) / std::ranges::min(base_times), 1.01);
+  f.within("measured over predicted error", found.measured.added / found.predicted, 0.5, 2);
+  // For one rule, both numbers are the same measurement; for all rules that save something, they
+  // are not.
+  const FrontierPoint& all = found.frontier.back();
+  f.at_least("rules that save something", double(all.names.size()), 2);
+  f.within("measured over predicted error of all of them", all.measured.added / all.predicted, 0.5,
+           2);
+}
+
+}  // namespace e16
+
+const Experiment found::e16{
+    "E16",
+    "A search over rules finds a policy that trains no worse than the hand-made list for CUDA and "
+    "keeps at least 10 % fewer bytes from forward to backward (HAWQ-V2, arXiv 1911.03852, also "
+    "ranks by sensitivity).",
+    e16::run};
+
+// E18. The decisions of seven roundings on seven grids, 980,000 in all, made in this file and by
+// the compiled kernels of the library. tests/lab/scripts/compiled_rounding.cmake compiles the same
+// formula without optimization, with full optimization, and with -ffast-math. For comparison it
+// also compiles rounding by sums of floats (Veltkamp's splitting), which breaks completely if a
+// compiler may fuse multiplications and additions.
+
+namespace e18 {
+
+std::string hexadecimal(uint64_t hash) {
+  std::ostringstream text;
+  text << std::hex << hash;
+  return text.str();
+}
+
+/// Runs floats of all sizes through the quantizers of all named grids. Returns the hash.
+std::string by_kernels(const char* backend) {
+  const CpuBackendScope scope(backend);
+  AnyFloats floats;
+  std::vector<float> values;
+  while (values.size() < 30'000)
+    if (const float x = floats.next(); !std::isnan(x)) values.push_back(x);
+  const Tensor x = from_vector(values, {150, 200});
+  manual_seed(18);
+  std::vector<Tensor> rounded;
+  for (const NamedFormat& format : named_formats())
+    for (int r = 0; r < rounding_count; ++r)
+      rounded.push_back(quantize(x, {.grid = format.format, .rounding = Rounding(r)}));
+  return hash_of(rounded);
+}
+
+void run(Findings& found) {
+  const std::string formula = hexadecimal(
+      rounding_hash([](const NumberFormat& format, float x, Rounding rounding, uint32_t random) {
+        return round_to(format, x, rounding, random);
+      }));
+  const std::string left_out = hexadecimal(
+      rounding_hash([](const NumberFormat&, float x, Rounding, uint32_t) { return x; }));
+  const std::string cpu = by_kernels("cpu"), reference = by_kernels("reference");
+  Table table({"decisions", "hash"});
+  table.row({"the formula, as compiled here", formula});
+  table.row({"with rounding left out", left_out});
+  table.row({"kernels, cpu", cpu});
+  table.row({"kernels, reference", reference});
+  found.out() << table;
+  found.equal("the formula", formula, hexadecimal(rounding_hash_everywhere));
+  found.different("with rounding left out", left_out, formula);
+  found.equal("kernels", cpu, reference);
+}
+
+}  // namespace e18
+
+const Experiment found::e18{
+    "E18",
+    "Emulated formats survive optimization: rounding by integer arithmetic has the same bits at "
+    "every level of optimization, -ffast-math included, and in vector code.",
+    e18::run};
+
+// E26. A small GPT reads texts in batches of 1, 2, 3 and 64, and generates them token by token with
+// stored keys and values. Elsewhere kernels for few rows sum in another order than kernels for
+// many, so that the probabilities of generation are not those of training (Horace He et al. 2025,
+// "Defeating nondeterminism in LLM inference"; Qi et al. 2025, arXiv 2510.26788). With portable
+// bits every row has the same bits in any batch, so the divergence of both is exactly 0.
+
+namespace e26 {
+
+constexpr int64_t texts = 64, length = 40, vocabulary = 60;
+constexpr nn::models::GptOptions small{
+    .vocabulary = vocabulary, .context = length, .layers = 2, .heads = 4, .width = 96};
+
+/// Texts in which a token usually follows from the two before it.
+Tensor texts_of(uint64_t seed) {
+  manual_seed(seed);
+  const std::vector<int64_t> noise =
+      randint(0, 10 * vocabulary, {texts, length}).to_vector<int64_t>();
+  std::vector<int64_t> tokens(noise.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const bool starts = i % length < 2 || noise[i] < vocabulary;
+    tokens[i] =
+        starts ? noise[i] % vocabulary : (3 * tokens[i - 1] + 5 * tokens[i - 2] + 1) % vocabulary;
+  }
+  return from_vector(tokens, {texts, length});
+}
+
+struct Mismatch {
+  int64_t others = 0;     // logits of batches of 1, 2 and 3 that differ from those of 64
+  double divergence = 0;  // KL of training's probabilities and generation's, mean over tokens
+};
+
+/// Trains 40 steps under a strategy, and reads texts that were not in the training data.
+Mismatch measure(std::string_view strategy, bool portable) {
+  const PortableBitsScope scope(portable);
+  manual_seed(26);
+  nn::models::Gpt model(small);
+  optim::AdamW optimizer(model.parameters(), {.lr = 3e-3});
+  amp::Training training(amp::Strategy::named(strategy), model, optimizer);
+  for (uint64_t step = 0; step < 40; ++step) {
+    const Tensor tokens = texts_of(step);
+    training.zero_grad();
+    const Tensor logits = training.forward(model, slice(tokens, 1, 0, length - 1));
+    training.backward(
+        cross_entropy(flatten(logits, 0, 1), flatten(slice(tokens, 1, 1, length), 0, 1)));
+    training.step();
+  }
+  const NoGrad no_grad;
+  model.eval();
+  const Tensor tokens = texts_of(1000), all = training.forward(model, tokens);
+  Mismatch result;
+  for (const int64_t batch : {1, 2, 3}) {
+    const Tensor few = training.forward(model, slice(tokens, 0, 0, batch));
+    result.others += int64_t(sum(cast(few != slice(all, 0, 0, batch), f64)).item());
+  }
+  nn::models::KeyValueCache cache;
+  const auto next = [&](const Tensor& token) { return model(token, cache); };
+  for (int64_t place = 0; place < length; ++place) {
+    const Tensor p = log_softmax(cast(select(all, 1, place), f64), -1),
+                 generated = training.forward(next, slice(tokens, 1, place, place + 1)),
+                 q = log_softmax(cast(select(generated, 1, 0), f64), -1);
+    result.divergence += (sum(exp(p) * (p - q)) / double(texts * length)).item();
+  }
+  return result;
+}
+
+void run(Findings& found) {
+  for (const bool portable : {false, true}) {
+    Table table({portable ? "portable bits" : "fastest order, on this CPU",
+                 "logits that depend on the batch", "KL of training and generation"});
+    for (const char* strategy : {"fp32", "amp-bf16"}) {
+      const Mismatch m = measure(strategy, portable);
+      table.row({strategy, std::to_string(m.others), number(m.divergence, 3)});
+      if (!portable) continue;
+      found.exactly(std::string(strategy) + ", logits that depend on the batch", double(m.others),
+                    0);
+      found.exactly(std::string(strategy) + ", KL of training and generation", m.divergence, 0);
+    }
+    found.out() << table;
+  }
+}
+
+}  // namespace e26
+
+const Experiment found::e26{"E26",
+                            "A model that generates token by token has the probabilities of its "
+                            "training, to the bit, if a row's sums do not depend on the number of "
+                            "rows.",
+                            e26::run};
 
 }  // namespace halftone::lab

@@ -9,8 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/lab/commands/commands.h>
-#include <halftone/lab/commands/flags.h>
-#include <halftone/lab/commands/picture.h>
 #include <halftone/lab/lab.h>
 
 #include "lab/linear_workload.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <sstream>
 
-#include <halftone/lab/findings.h>
+#include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::test::findings_test {

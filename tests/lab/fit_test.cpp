@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/lab/fit.h>
-#include <halftone/lab/fit/least_squares.h>
 #include <halftone/lab/operand_formats.h>
 #include <halftone/lab/run.h>
 

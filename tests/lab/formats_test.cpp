@@ -4,7 +4,7 @@
 #include <cmath>
 #include <sstream>
 
-#include <halftone/lab/commands/formats.h>
+#include <halftone/lab/commands/commands.h>
 
 #include "lab/captured.h"
 #include "temporary_directory.h"

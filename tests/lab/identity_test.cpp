@@ -8,7 +8,6 @@
 
 #include <halftone/core/tensor.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
 #include <halftone/policy/policy_file.h>
 

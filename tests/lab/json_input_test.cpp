@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/lab/json_input.h>
+#include <halftone/lab/table.h>
 
 #include "temporary_directory.h"
 

@@ -7,11 +7,10 @@
 #include <sstream>
 
 #include <halftone/core/formats/number_format.h>
-#include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/draw/html.h>
-#include <halftone/lab/draw/svg_text.h>
-#include <halftone/lab/policy_note.h>
-#include <halftone/lab/report/report_page.h>
+#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/report/report.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>

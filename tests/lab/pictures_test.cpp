@@ -7,7 +7,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/data/dataset.h>
-#include <halftone/lab/draw/distribution.h>
+#include <halftone/lab/draw/svg.h>
 #include <halftone/lab/workload.h>
 
 #include "temporary_directory.h"

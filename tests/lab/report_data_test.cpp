@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/lab/report/report_data.h>
+#include <halftone/lab/report/report.h>
 
 #include "lab/run_files/summaries.h"
 #include "temporary_directory.h"

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/lab/report/report_page.h>
+#include <halftone/lab/report/report.h>
 #include <halftone/lab/table.h>
 
 #include "lab/html_tables.h"

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
+#include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
-#include <halftone/lab/report/report_strategies.h>
 
 #include "html_tables.h"
 #include "temporary_directory.h"

@@ -9,11 +9,10 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/dataset.h>
-#include <halftone/lab/commands/rerun.h>
+#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/workloads/choices.h>
+#include <halftone/lab/workload.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy_file.h>
 

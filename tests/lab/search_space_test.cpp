@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include <halftone/lab/search_space.h>
+#include <halftone/lab/search.h>
 #include <halftone/lab/trial.h>
 #include <halftone/nn/nn.h>
 

@@ -10,7 +10,6 @@
 #include <halftone/core/backend.h>
 #include <halftone/data/dataset.h>
 #include <halftone/lab/search.h>
-#include <halftone/lab/search_space.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>

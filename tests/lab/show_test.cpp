@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
-#include <halftone/lab/policy_note.h>
-#include <halftone/lab/commands/show.h>
+#include <halftone/lab/commands/commands.h>
+#include <halftone/lab/identity.h>
 
 #include "lab/captured.h"
 #include "policies_directory.h"

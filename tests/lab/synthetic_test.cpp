@@ -8,7 +8,6 @@
 
 #include <halftone/lab/workload.h>
 #include <halftone/lab/workload_data.h>
-#include <halftone/lab/workloads/untuned.h>
 #include <halftone/policy/policy_file.h>
 
 #include "lab/linear_workload.h"

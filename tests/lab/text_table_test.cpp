@@ -10,9 +10,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
-#include <halftone/lab/findings.h>
-#include <halftone/lab/setting.h>
+#include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/table.h>
+#include <halftone/lab/trial.h>
 
 #include "lab/columns.h"
 #include "temporary_directory.h"

@@ -10,7 +10,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/lab/trace.h>
+#include <halftone/lab/trial.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>

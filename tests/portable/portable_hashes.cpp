@@ -8,7 +8,7 @@
 //   portable_hashes workloads    five workloads, twenty steps each
 #define DOCTEST_CONFIG_IMPLEMENT  // the operation table is written for doctest
 #include <halftone/lab/run.h>
-#include <halftone/lab/setting.h>
+#include <halftone/lab/trial.h>
 
 #include "ops/properties.h"
 #include "ops/samples.h"

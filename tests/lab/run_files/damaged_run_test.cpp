@@ -8,7 +8,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/data/dataset.h>
 #include <halftone/lab/commands/table.h>
-#include <halftone/lab/recorded_run.h>
+#include <halftone/lab/identity.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/run.h>
 #include <halftone/nn/nn.h>

@@ -3,7 +3,7 @@
 // numbers Veltkamp's splitting, the same rounding by sums of floats, is right.
 #include <cstdio>
 
-#include <halftone/lab/experiments/rounding_hash.h>
+#include <halftone/lab/experiments/experiments.h>
 
 namespace {
 /// Rounds x to 8 significand bits, with sums of floats.

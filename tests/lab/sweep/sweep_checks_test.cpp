@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include <halftone/lab/commands/gate.h>
+#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/sweep.h>
 
 #include "lab/linear_workload.h"

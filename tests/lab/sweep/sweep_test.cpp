@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/lab/recorded_run.h>
+#include <halftone/lab/identity.h>
 #include <halftone/lab/sweep.h>
 #include <halftone/policy/policy.h>
 
