@@ -19,8 +19,7 @@
 #include <halftone/lab/workload_data.h>
 #include <halftone/core/device.h>
 
-#include "busy.h"
-#include "limit.h"
+#include "machine.h"
 
 namespace ht = halftone;
 
