@@ -604,7 +604,7 @@ void refuse_parts(const fs::path& directory, const std::vector<std::string>& cla
     if (error || !any_directory) return;
   }
   fail<FormatError>("image_folder", "the classes in ", directory.string(), " would be ",
-                    listed(classes), ", which are parts of a dataset. Pass one of them, such as ",
+                    halftone::listed(classes), ", which are parts of a dataset. Pass one of them, such as ",
                     printable((directory / classes.front()).string()), '.');
 }
 }  // namespace

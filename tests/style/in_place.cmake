@@ -3,7 +3,7 @@
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 foreach(file IN LISTS all_files)
   if(NOT file MATCHES "\\.(h|cpp|cu)$" OR file MATCHES "^(backends|tests)/" OR
-     file MATCHES "^core/(storage|in_place|backend)\\.h$")
+     file MATCHES "^core/(memory|backend)\\.h$")
     continue()
   endif()
   file(STRINGS ${ROOT}/${file} writes REGEX "bump_version")
