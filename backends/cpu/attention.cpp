@@ -1,7 +1,7 @@
 // Attention in blocks, after Dao et al. 2022 (FlashAttention): a block of queries meets the keys
 // block by block. Only one block of the weights exists at a time, in f32, in the thread's cache.
 // Each row keeps its largest score and its sum so far; the sum is rescaled when the largest score
-// grows. Equivalent to: backends/reference/attention.cpp.
+// grows. Equivalent to: backends/reference/products.cpp.
 #include <cmath>
 
 #include <halftone/backends/cpu/attention_blocks.h>

@@ -5,7 +5,7 @@
 // is a small difference of large numbers if there are few weights or one is near 1. If all keys of
 // the rows fit into one block, the mean is computed from w and g themselves; otherwise from y dy,
 // which is equal except for the rounding of y.
-// Equivalent to: backends/reference/attention.cpp.
+// Equivalent to: backends/reference/products.cpp.
 #include <halftone/backends/cpu/attention_blocks.h>
 #include <halftone/backends/cpu/cpu_backend.h>
 

@@ -5,7 +5,7 @@
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/image_axis.h>
+#include <halftone/backends/image_axis.h>
 
 namespace halftone {
 

@@ -7,7 +7,7 @@
 
 #include <mma.h>
 
-#include <halftone/backends/cuda/attention_tiles.h>
+#include <halftone/backends/cuda/attention.h>
 
 namespace halftone::cuda::attention {
 

@@ -1,5 +1,5 @@
 // Attention on lengths that are rounded up.
-#include <halftone/backends/cuda/attention_route.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 
 #include <halftone/core/tensor.h>
 

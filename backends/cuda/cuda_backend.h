@@ -58,7 +58,7 @@ class CudaBackend final : public Backend {
   void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) override;
 
   // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu,
-  // max_pool.cu, avg_pool.cu, interpolate.cu)
+  // max_pool.cu, avg_pool.cu, pool.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;

@@ -5,7 +5,7 @@
 
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/images.h>
-#include <halftone/core/image_axis.h>
+#include <halftone/backends/image_axis.h>
 
 namespace halftone {
 

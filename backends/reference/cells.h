@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include <halftone/backends/reference/parallel.h>
+#include <halftone/backends/reference/loops.h>
 #include <halftone/backends/reference/runs.h>
 
 namespace halftone::reference {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include <halftone/backends/reference/columns.h>
 #include <halftone/backends/reference/indices.h>
+#include <halftone/backends/reference/rows.h>
 #include <halftone/core/op_info.h>
 
 namespace halftone {

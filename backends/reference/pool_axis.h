@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <halftone/core/image_axis.h>
+#include <halftone/backends/image_axis.h>
 
 namespace halftone::reference {
 

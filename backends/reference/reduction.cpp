@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include <halftone/backends/reference/columns.h>
+#include <halftone/backends/reference/rows.h>
 
 namespace halftone {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/backends/reference/columns.h>
+#include <halftone/backends/reference/rows.h>
 #include <halftone/core/math.h>
 
 namespace halftone::reference {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <utility>
 
+#include <halftone/backends/reference/loops.h>
 #include <halftone/core/tensor.h>
-#include <halftone/backends/reference/parallel.h>
 
 namespace halftone::reference {
 

@@ -136,7 +136,7 @@ TEST_CASE("cuDNN knows attention, forward and backward, packed and not, in deter
 
 TEST_CASE(
     "cuDNN knows attention on every GPU, in both short dtypes, at the lengths that it is given") {
-  // Multiples of 64, and other lengths if there are many scores: attention_route.h.
+  // Multiples of 64, and other lengths if there are many scores: for_cudnn.h.
   for (const char* name : gpus) {
     const Target target = gpu(name);
     for (const DType dtype : {bf16, f16})

@@ -15,7 +15,7 @@
 
 #include <dnnl.hpp>
 
-#include <halftone/backends/reference/parallel.h>
+#include <halftone/backends/reference/loops.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::onednn {

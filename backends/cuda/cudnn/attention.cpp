@@ -6,9 +6,9 @@
 #include <array>
 #include <limits>
 
-#include <halftone/backends/cuda/attention_route.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::cuda::cudnn {

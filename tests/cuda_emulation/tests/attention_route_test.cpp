@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include <halftone/backends/cuda/attention_route.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::cuda {

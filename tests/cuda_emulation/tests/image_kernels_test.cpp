@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include <halftone/core/image_axis.h>
+#include <halftone/backends/image_axis.h>
 
 namespace halftone::test {
 namespace {

@@ -3,6 +3,8 @@
 // so a timeout also applies then). A thread watches for an error of NCCL, and for an exchange that
 // the GPU does not finish; then all ranks end, and their GPUs are free. NCCL's objects are not
 // destroyed in that case: if one rank is gone, that could hang.
+#include <halftone/backends/cuda/nccl/nccl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -20,7 +22,6 @@
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/nccl/functions.h>
-#include <halftone/backends/cuda/nccl/nccl.h>
 #include <halftone/backends/cuda/versions.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>

@@ -3,7 +3,7 @@
 // adds up the gradients of the outputs that read it, so two threads never write to one place.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/images.h>
-#include <halftone/core/image_axis.h>
+#include <halftone/backends/image_axis.h>
 
 namespace halftone {
 

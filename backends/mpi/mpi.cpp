@@ -1,14 +1,13 @@
 // Exchanges are posted and completed in the order of their arrival. Each has its own tag, so that
 // messages of a rank that is ahead are not confused. All messages are point to point: the receipt
 // of each is known separately, so a timeout can name the missing ranks.
-#include <halftone/backends/mpi/engine_thread.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include <sched.h>
 
+#include <halftone/backends/mpi/engine_thread.h>
 #include <halftone/core/error.h>
 
 namespace halftone::mpi {

@@ -1,6 +1,4 @@
 // Counters, and the list of declined calls.
-#include <halftone/backends/cuda/library_calls.h>
-
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -8,6 +6,7 @@
 #include <mutex>
 #include <set>
 
+#include <halftone/backends/cuda/library_calls.h>
 #include <halftone/core/files.h>
 
 namespace halftone::cuda {

@@ -4,10 +4,9 @@
 // Equivalent to, for each output channel oc of group g:
 //   y[oy][ox][oc] = bias[oc] + sum over ky, kx, ic of w[oc][ic][ky][kx] *
 //                   x[oy stride - padding + ky dilation][ox ...][g in_per_group + ic]
-#include <halftone/backends/reference/reference.h>
-
-#include <halftone/backends/reference/columns.h>
 #include <halftone/backends/reference/product.h>
+#include <halftone/backends/reference/reference.h>
+#include <halftone/backends/reference/rows.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone {

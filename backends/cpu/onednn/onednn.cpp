@@ -1,12 +1,13 @@
 // Convolutions. Data stays NHWC. oneDNN chooses the weights' layout; the wrapper converts from and
 // to PyTorch's.
+#include <halftone/backends/cpu/onednn/onednn.h>
+
 #include <atomic>
 
 #include <omp.h>
 
 #include <halftone/backends/cpu/onednn/adapter.h>
-#include <halftone/backends/cpu/onednn/onednn.h>
-#include <halftone/backends/reference/parallel.h>
+#include <halftone/backends/reference/loops.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/tensor.h>
 

@@ -1,8 +1,7 @@
 // Batch norm over the pixels of NHWC images, or the rows of [n, c]: channels are the columns of one
 // matrix, and each is normalized by its moments over all rows (Ioffe & Szegedy 2015).
-#include <halftone/backends/reference/reference.h>
-
 #include <halftone/backends/reference/norm.h>
+#include <halftone/backends/reference/reference.h>
 
 namespace halftone {
 

@@ -1,10 +1,9 @@
 // Copies of weights, by the address of the weight's memory.
-#include <halftone/backends/cuda/conv_weights.h>
-
 #include <atomic>
 #include <map>
 #include <mutex>
 
+#include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 

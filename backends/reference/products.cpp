@@ -1,10 +1,9 @@
 // Attention, one query at a time: its weights are one row of doubles, recomputed in backward.
 // Equivalent to: w = softmax(scale q k^T + mask); y = dropout(w) v. With g = dropout(dy v^T):
 //   dv = dropout(w)^T dy,  ds = scale w (g - sum(w g)),  dq = ds k,  dk = ds^T q.
-#include <halftone/backends/reference/reference.h>
-
 #include <cmath>
 
+#include <halftone/backends/reference/reference.h>
 #include <halftone/backends/reference/row_blocks.h>
 #include <halftone/core/math.h>
 
