@@ -18,7 +18,7 @@
 #include <cmath>
 #include <functional>
 
-#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/staging.h>
 
 namespace halftone::bench {
 

@@ -6,7 +6,7 @@ if(NOT HALFTONE_MPI STREQUAL "OFF")
   find_package(MPI QUIET COMPONENTS C)
   if(MPI_C_FOUND)
     set(HALFTONE_HAVE_MPI TRUE)
-    # Loaded when several processes are started, by the loader's name for it (backends/mpi/functions.cpp).
+    # Loaded when several processes are started, by the loader's name for it (backends/mpi/mpi.cpp).
     list(GET MPI_C_LIBRARIES 0 HALFTONE_MPI_PATH)
     get_filename_component(HALFTONE_MPI_SONAME ${HALFTONE_MPI_PATH} NAME)
     execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${HALFTONE_MPI_PATH} OUTPUT_VARIABLE dynamic ERROR_QUIET)

@@ -80,7 +80,7 @@ class Communicator {
 double communication_patience();
 
 /// Returns the processes that a launcher (mpirun) started, or this one alone; defined in
-/// backends/communicators.cpp. The first call starts the engine. Throws UsageError if a launcher is
+/// backends/registry.cpp. The first call starts the engine. Throws UsageError if a launcher is
 /// present that this build, or its MPI, does not fit. Use it from one thread.
 Communicator& world();
 /// Returns the engine that carries tensors of a device between the ranks of `group`. NCCL for those

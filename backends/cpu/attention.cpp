@@ -137,4 +137,197 @@ void CpuBackend::attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
       q.dtype(), [&]<class Blocks> { cpu::attention::forward_all<Blocks>(call, y, log_sum_exp); });
 }
 
+// The gradients of attention, in blocks, after Dao et al. 2022: weights are recomputed from the
+// statistics of their rows. A thread takes whole heads, because the gradients of keys and values
+// are sums over all queries; the result does not depend on the number of threads.
+//   ds = scale w (g - mean),  mean = sum over keys of w g
+// is a small difference of large numbers if there are few weights or one is near 1. If all keys of
+// the rows fit into one block, the mean is computed from w and g themselves; otherwise from y dy,
+// which is equal except for the rounding of y.
+// Equivalent to: backends/reference/products.cpp.
+
+namespace cpu::attention {
+namespace {
+/// The buffers of one thread.
+template <class Blocks> class Backward {
+ public:
+  Backward(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+           Tensor& dq, Tensor& dk, Tensor& dv)
+      : call_(call),
+        y_(y),
+        log_sum_exp_(log_sum_exp),
+        dy_(dy),
+        dq_(dq),
+        dk_(dk),
+        dv_(dv),
+        scores_(call),
+        keys_by_depth_(Blocks::packed_columns(call.e, call.s)),
+        values_by_depth_(Blocks::packed_columns(call.ev, call.s)),
+        query_rows_(Blocks::packed_rows(rows_, call.e)),
+        dy_rows_(Blocks::packed_rows(rows_, call.ev)),
+        query_columns_(Blocks::packed_columns(rows_, call.e)),
+        dy_columns_(Blocks::packed_columns(rows_, call.ev)),
+        computed_(
+            std::max(Blocks::packed_rows(rows_, columns_), Blocks::packed_rows(columns_, rows_))),
+        keys_(call.s, call.e),
+        weights_(rows_, columns_),
+        gradients_(rows_, columns_),
+        dqueries_(rows_ * call.e),
+        dkeys_(call.s * call.e),
+        dvalues_(call.s * call.ev),
+        mean_(rows_),
+        total_(rows_),
+        row_(2 * call.ev) {}
+
+  /// Computes a head of keys and values, with all heads of queries that share it.
+  void run(int64_t key_head) {
+    const int64_t keys = call_.keys_before(call_.l);
+    const simd::Matrix k = rows_of(call_.k, key_head), v = rows_of(call_.v, key_head);
+    Blocks::pack_columns(transposed(k), call_.e, keys, keys_by_depth_.data());
+    Blocks::pack_columns(transposed(v), call_.ev, keys, values_by_depth_.data());
+    keys_.pack(k, keys);
+    std::fill_n(dkeys_.data(), dkeys_.size(), 0.0f);
+    std::fill_n(dvalues_.data(), dvalues_.size(), 0.0f);
+    for (int64_t head = key_head * call_.group; head < (key_head + 1) * call_.group; ++head)
+      for (int64_t i = 0; i < call_.l; i += rows_) block(head, i, std::min(rows_, call_.l - i));
+    write(dkeys_.data(), call_.s, dk_, key_head, 0);
+    write(dvalues_.data(), call_.s, dv_, key_head, 0);
+  }
+
+ private:
+  void block(int64_t head, int64_t i0, int64_t rows) {
+    const int64_t e = call_.e, ev = call_.ev, keys = call_.keys_before(i0 + rows);
+    const simd::Matrix q = rows_of(call_.q, head, i0), dy = rows_of(dy_, head, i0);
+    Blocks::pack_rows(q, rows, e, query_rows_.data());
+    Blocks::pack_rows(dy, rows, ev, dy_rows_.data());
+    Blocks::pack_columns(q, rows, e, query_columns_.data());
+    Blocks::pack_columns(dy, rows, ev, dy_columns_.data());
+    const int64_t length = reference::pieces_of(keys, columns_) * columns_;
+    const bool at_once = rows * length <= rows_ * columns_;
+    for (ComputedBlock<Blocks>* block : {&weights_, &gradients_})
+      block->shape_as(at_once ? length : columns_);
+    if (at_once) std::fill_n(mean_.data(), rows, 0.0f), std::fill_n(total_.data(), rows, 0.0f);
+    else
+      for (int64_t r = 0; r < rows; ++r) mean_[r] = mean_from_result(head, i0 + r);
+    for (int64_t j = 0; j < keys; j += columns_) {
+      const int64_t count = std::min(columns_, keys - j), column = at_once ? j : 0;
+      Blocks::multiply(
+          query_rows_.data(), keys_by_depth_.data() + Blocks::packed_columns(e, j),
+          {rows, count, e, e, weights_.row(0, column), weights_.stride(), false, call_.chain(e)});
+      Blocks::multiply(dy_rows_.data(), values_by_depth_.data() + Blocks::packed_columns(ev, j),
+                       {rows, count, ev, ev, gradients_.row(0, column), gradients_.stride(), false,
+                        call_.chain(ev)});
+      for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count, at_once);
+      if (!at_once) add_gradients(head, i0, rows, j, count, 0);
+    }
+    // Divides by the sum of the weights, which rounding moves slightly from 1: with one key, ds is
+    // 0.
+    for (int64_t r = 0; at_once && r < rows; ++r)
+      if (total_[r] != 0) mean_[r] /= total_[r];
+    for (int64_t j = 0; at_once && j < keys; j += columns_)
+      add_gradients(head, i0, rows, j, std::min(columns_, keys - j), j);
+    write(dqueries_.data(), rows, dq_, head, i0);
+  }
+
+  /// For `count` keys from j on, whose weights begin at a column: dv += w^T dy, dk += ds^T q, dq +=
+  /// ds k.
+  void add_gradients(int64_t head, int64_t i0, int64_t rows, int64_t j, int64_t count,
+                     int64_t column) {
+    const int64_t e = call_.e, ev = call_.ev;
+    for (int64_t r = 0; r < rows; ++r) differentiate(head, i0 + r, r, j, count, column);
+    Blocks::pack_rows(transposed(weights_.matrix(column)), count, rows, computed_.data());
+    Blocks::multiply(computed_.data(), dy_columns_.data(),
+                     {count, ev, rows, rows, dvalues_.data() + j * ev, ev, true});
+    Blocks::pack_rows(transposed(gradients_.matrix(column)), count, rows, computed_.data());
+    Blocks::multiply(computed_.data(), query_columns_.data(),
+                     {count, e, rows, rows, dkeys_.data() + j * e, e, true});
+    Blocks::pack_rows(gradients_.matrix(column), rows, count, computed_.data());
+    Blocks::multiply(
+        computed_.data(), keys_.from(j),
+        {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0, call_.chain(count)});
+  }
+
+  /// Returns the sum over keys of weight times its gradient, which is y dy.
+  float mean_from_result(int64_t head, int64_t i) {
+    const int64_t n = call_.ev;
+    float* buffer = row_.data();
+    const auto row_of = [&](const Tensor& x, float* to) {
+      return floats(x, offset_of(x, head) + i * x.strides()[2], 1, n, to);
+    };
+    return simd_kernels().dot(row_of(y_, buffer), row_of(dy_, buffer + n), n);
+  }
+
+  /// Computes row r: the weights again, and their gradients.
+  void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, bool at_once) {
+    const simd::Kernels& kernels = simd_kernels();
+    float *w = weights_.row(r, at_once ? j : 0), *g = gradients_.row(r, at_once ? j : 0);
+    const int64_t seen = scores_.make(w, head, i, j, count), row = head * call_.l + i;
+    const float* statistics = log_sum_exp_.data<float>();
+    const float share =
+        log_sum_exp_.shape()[0] == 1 ? 1.0f : 1.0f / statistics[call_.heads * call_.l + row];
+    const int64_t whole = Scores::fill_vectors(w, seen, count);
+    const float sum = kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, whole);
+    scores_.drop(g, head, i, j, seen);
+    if (at_once) mean_[r] += kernels.dot(w, g, seen), total_[r] += sum;
+  }
+
+  /// Computes row r: gradients of scores from gradients of weights; applies dropout to the weights.
+  void differentiate(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, int64_t column) {
+    float *w = weights_.row(r, column), *g = gradients_.row(r, column);
+    const int64_t seen = scores_.seen(i, j, count);
+    simd_kernels().softmax_gradient(w, g, mean_[r], float(call_.settings.scale), g, seen);
+    scores_.drop(w, head, i, j, seen);
+    weights_.complete(r, seen, count, column), gradients_.complete(r, seen, count, column);
+  }
+
+  static void write(const float* rows, int64_t count, const Tensor& to, int64_t head,
+                    int64_t first) {
+    const int64_t n = to.shape()[3];
+    for (int64_t i = 0; i < count; ++i)
+      narrow(rows + i * n, n, to, offset_of(to, head) + (first + i) * to.strides()[2]);
+  }
+
+  const int64_t rows_ = Blocks::block_rows(), columns_ = Blocks::block_columns();
+  const Call& call_;
+  const Tensor &y_, &log_sum_exp_, &dy_;
+  Tensor &dq_, &dk_, &dv_;
+  Scores scores_;
+  Workspace<typename Blocks::Packed> keys_by_depth_, values_by_depth_, query_rows_, dy_rows_,
+      query_columns_, dy_columns_, computed_;
+  PackedKeys<Blocks> keys_;
+  ComputedBlock<Blocks> weights_, gradients_;
+  Workspace<float> dqueries_, dkeys_, dvalues_, mean_, total_, row_;
+};
+
+template <class Blocks>
+void backward_all(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+                  Tensor& dq, Tensor& dk, Tensor& dv) {
+  reference::RegionError error;
+#pragma omp parallel
+  {
+    reference::OfThread<Backward<Blocks>> backward(error, call, y, log_sum_exp, dy, dq, dk, dv);
+#pragma omp for schedule(dynamic)
+    for (int64_t head = 0; head < call.heads / call.group; ++head)
+      if (backward) backward->run(head);
+  }
+  error.rethrow();
+}
+}  // namespace
+}  // namespace cpu::attention
+
+void CpuBackend::attention_backward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                                    const Tensor& mask, const AttentionSettings& settings,
+                                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy_in,
+                                    Tensor& dq, Tensor& dk, Tensor& dv) {
+  const Tensor q = cpu::without_f16(q_in), k = cpu::without_f16(k_in), v = cpu::without_f16(v_in),
+               dy = cpu::without_f16(dy_in);
+  const cpu::attention::Call call{q, k, v, mask, settings};
+  if (!cpu::is_f32_or_short(q) || call.any_empty())
+    return ReferenceBackend::attention_backward(q_in, k_in, v_in, mask, settings, y, log_sum_exp,
+                                                dy_in, dq, dk, dv);
+  cpu::attention::with_blocks(q.dtype(), [&]<class Blocks> {
+    cpu::attention::backward_all<Blocks>(call, y, log_sum_exp, dy, dq, dk, dv);
+  });
+}
+
 }  // namespace halftone

@@ -1,17 +1,64 @@
-// A convolution as windows (windows.h): over the image for forward and for the gradient of the
-// weights, over the gradient of the result for the gradient of the image.
+// The windows of a convolution over an image, as the rows of a matrix that is never stored:
+// products read them from their pixels in place (an implicit matrix product, as in Chetlur et al.
+// 2014). Images are NHWC, f32 or bf16.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
-#include <halftone/backends/cpu/product_pieces.h>
+#include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/backends/cpu/windows.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::cpu {
+
+struct Tap {
+  int64_t row, column;
+};
+
+/// A grid of pixels, row by row, image by image, each with a window of source pixels. Tap (r, c) of
+/// the grid's pixel (i, j) is at row i step[0] + r and column j step[1] + c. Pixels outside of the
+/// source are zero. A window is one row of the matrix; its entries are ordered by tap, and within a
+/// tap by channel.
+template <class Element> struct Windows {
+  const Element* source;  // the first channel in use, of the first image
+  int64_t images, rows, columns;
+  int64_t source_rows, source_columns;
+  int64_t channels;  // channels in use, of `pixel` in all
+  int64_t pixel;
+  std::array<int64_t, 2> step;
+  std::vector<Tap> taps;
+
+  int64_t pixels() const { return images * rows * columns; }
+  int64_t depth() const { return int64_t(taps.size()) * channels; }
+};
+
+/// Finds `count` windows in memory, for a product of pieces (simd/kernels.h): pieces[tile][tap][row
+/// of the tile]. `zeros`, with as many elements as channels, replaces pixels outside and rows after
+/// the last.
+void find_windows(const Windows<float>& w, int64_t first, int64_t count, const float* zeros,
+                  const float** pieces);
+/// Packs entries [begin, end) of `count` windows, which are the product's depth, into a panel
+/// `width` wide: of columns (pack_columns), or of rows (pack_rows). Widens bf16.
+void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel);
+void pack_window_entries(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel);
+
+/// Packs entries [begin, end) of `count` windows, at most 32, into a panel of rows (simd/panels.h).
+void pack_window_rows(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
+                      int64_t end, uint16_t* panel);
+/// Packs entries [begin, end) of `count` windows, which are their depth, into panels of columns.
+void pack_window_columns(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, uint16_t* panels);
+
+// A convolution as windows (conv_windows.h): over the image for forward and for the gradient of the
+// weights, over the gradient of the result for the gradient of the image.
 
 inline constexpr int64_t few_channels = 8;
 
@@ -160,6 +207,81 @@ void for_phases(const ConvSizes<Element>& s, const Element* dy, const Body& body
           return (image * s.rows + r) * s.columns + c;
         });
       }
+}
+
+// Gradients of few weights from many pixels, as in first layers, whose images have one or three
+// channels. A product with the weights' gradient as its result (conv.cpp) is a thin matrix
+// there, with little work to share among threads.
+
+inline constexpr int64_t few_weights = 1 << 14;  // their sums stay in the second-level cache
+
+/// Computes dw^T [T C, O] = windows of x^T dy, for few weights and many pixels. dy is read in
+/// place. A task takes a number of pixels that depends only on sizes.
+template <class Element> class FewWeights {
+ public:
+  FewWeights(const Windows<Element>& windows, const Element* dy, int64_t out)
+      : windows_(windows),
+        dy_{dy, is_float ? simd::Element::f32 : simd::Element::bf16, out, 1},
+        out_(out),
+        share_(even_piece(windows.pixels(), std::max<int64_t>(most_depth, windows.pixels() / 32),
+                          16)) {}
+
+  void add_up(float* to) const {
+    const int64_t size = windows_.depth() * out_,
+                  tasks = reference::pieces_of(windows_.pixels(), share_);
+    Workspace<float> sums(tasks * size);
+    parallel_tasks(tasks, [&](int64_t task) {
+      const int64_t begin = task * share_, end = std::min(begin + share_, windows_.pixels());
+      multiply(begin, end, sums.data() + task * size);
+    });
+    std::copy_n(sums.data(), size, to);
+    for (int64_t task = 1; task < tasks; ++task)
+      simd_kernels().accumulate(sums.data() + task * size, to, size);
+  }
+
+ private:
+  static constexpr bool is_float = std::is_same_v<Element, float>;
+  static constexpr int64_t most_depth = 512;  // pixels packed at a time
+
+  void multiply(int64_t begin, int64_t end, float* sums) const {
+    const simd::Kernels& k = simd_kernels();
+    const int64_t width = k.tile_columns, entries = windows_.depth();
+    Workspace<float> rows(k.tile_rows * most_depth);
+    // Packs panels of dy, beginning with the first one that is not read in place.
+    const int64_t packed_from = is_float ? out_ / width * width : 0;
+    Workspace<float> panels((reference::pieces_of(out_, width) * width - packed_from) * most_depth);
+    for (int64_t p = begin; p < end; p += most_depth) {
+      const int64_t depth = std::min(most_depth, end - p);
+      if (packed_from < out_)
+        k.pack_columns(part(dy_, p, packed_from), depth, out_ - packed_from, panels.data());
+      for (int64_t i = 0; i < entries; i += k.tile_rows) {
+        const int64_t height = std::min<int64_t>(k.tile_rows, entries - i);
+        pack_window_entries(windows_, p, depth, i, i + height, k.tile_rows, rows.data());
+        for (int64_t j = 0; j < out_; j += width) {
+          const bool in_place = j < packed_from;
+          const float* columns = in_place ? static_cast<const float*>(part(dy_, p, j).data)
+                                          : panels.data() + (j - packed_from) * depth;
+          k.tile_product(depth, depth, rows.data(), columns, in_place ? dy_.row : width, height,
+                         std::min<int64_t>(width, out_ - j), nullptr, p > begin,
+                         sums + i * out_ + j, out_);
+        }
+      }
+    }
+  }
+
+  const Windows<Element>& windows_;
+  simd::Matrix dy_;
+  int64_t out_, share_;
+};
+
+/// Computes dw = dy^T windows, for one group.
+template <class Element>
+void few_weights_gradient(const ConvSizes<Element>& s, const Windows<Element>& windows,
+                          const Element* dy, Tensor& dw) {
+  const MemoryScope scope(MemoryUse::workspace);
+  Tensor turned = empty({s.kernel_rows, s.kernel_columns, s.in, s.out});
+  FewWeights<Element>(windows, dy, s.out).add_up(turned.data<float>());
+  backend_for(dw).copy(views::permute(turned, {3, 2, 0, 1}), dw);
 }
 
 }  // namespace halftone::cpu

@@ -31,7 +31,7 @@ class CpuBackend final : public ReferenceBackend {
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
 
-  // --- contraction (matmul.cpp, conv.cpp, pool.cpp, avg_pool.cpp, interpolate.cpp)
+  // --- contraction (matmul.cpp, conv.cpp, pool.cpp, pool.cpp, interpolate.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -104,7 +104,7 @@ class CpuBackend final : public ReferenceBackend {
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
 
-  // --- numbers on a grid (clip.cpp, quantize.cpp, accumulate.cpp)
+  // --- numbers on a grid (quantize.cpp, quantize.cpp, accumulate.cpp)
   void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
   void largest_magnitude(const Tensor& x, Tensor& amax) override;

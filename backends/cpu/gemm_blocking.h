@@ -1,3 +1,70 @@
+// Splits matrices for both ways of blocking a matrix product (gemm.cpp, gemm.cpp).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/reference/loops.h>
+#include <halftone/backends/team.h>
+#include <halftone/core/device.h>
+
+namespace halftone::cpu {
+
+/// Returns the matrix that begins at row i and column j of x.
+inline simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {
+  const int64_t size = x.element == simd::Element::f32 ? 4 : 2;
+  return {static_cast<const std::byte*>(x.data) + (i * x.row + j * x.column) * size, x.element,
+          x.row, x.column};
+}
+
+/// Returns the size of pieces of `total`: at most about `most`, a multiple of `unit`, and equal, so
+/// that the last piece is not a small remainder.
+inline int64_t even_piece(int64_t total, int64_t most, int64_t unit) {
+  const int64_t piece = reference::pieces_of(total, reference::pieces_of(total, most));
+  return reference::pieces_of(piece, unit) * unit;
+}
+
+// Cuts the result of a matrix product into blocks for threads that share nothing: if two need the
+// same operand, both pack it.
+
+/// Cuts c, row_panels by column_panels, into row_blocks by column_blocks. It takes the cut with the
+/// least cost for the busiest thread among all that give each thread its share.
+struct BlockCut {
+  int64_t row_panels, column_panels;
+  int64_t row_blocks = 1, column_blocks = 1;
+
+  /// `most_columns`: panels of a block. `packing`: the cost of packing a panel, in units of the
+  /// product of two panels.
+  BlockCut(int64_t row_panels, int64_t column_panels, int64_t most_columns, int64_t packing,
+           int64_t threads)
+      : row_panels(row_panels), column_panels(column_panels) {
+    const int64_t least = reference::pieces_of(column_panels, most_columns);
+    int64_t best_cost = 0;
+    for (int64_t rows = 1; rows <= std::min(threads, row_panels); ++rows) {
+      const int64_t across = reference::pieces_of(threads, rows);
+      const int64_t columns = std::min(column_panels, reference::pieces_of(least, across) * across);
+      const int64_t cost = cost_of(rows, columns, packing, threads);
+      if (best_cost != 0 && cost >= best_cost) continue;
+      best_cost = cost, row_blocks = rows, column_blocks = columns;
+    }
+  }
+
+  int64_t block_rows() const { return reference::pieces_of(row_panels, row_blocks); }
+  int64_t block_columns() const { return reference::pieces_of(column_panels, column_blocks); }
+
+ private:
+  /// Returns the work of the busiest thread.
+  int64_t cost_of(int64_t rows, int64_t columns, int64_t packing, int64_t threads) const {
+    const int64_t tasks = reference::pieces_of(rows * columns, threads);
+    const int64_t height = reference::pieces_of(row_panels, rows),
+                  width = reference::pieces_of(column_panels, columns);
+    return tasks * height * (width + packing) + packing * reference::pieces_of(tasks, rows) * width;
+  }
+};
+
 // Cache blocking and threading of the matrix product c[m, n] = a b, after Goto and van de Geijn
 // (2008). A thread packs a block of columns of b, a chunk of the depth deep, into its second-level
 // cache. It takes the rows of a in small groups, and a tile of them stays in the first-level cache
@@ -5,18 +72,6 @@
 // pack the rows once, and each panel of columns is packed and multiplied at once. The depth is
 // never split between threads, so the result does not depend on their number. The caller decides
 // where the operands come from.
-#pragma once
-
-#include <algorithm>
-
-#include <halftone/backends/cpu/block_cut.h>
-#include <halftone/backends/cpu/gemm.h>
-#include <halftone/backends/cpu/product_pieces.h>
-#include <halftone/backends/cpu/staging.h>
-#include <halftone/backends/team.h>
-#include <halftone/core/device.h>
-
-namespace halftone::cpu {
 
 /// Columns of b: panels one after the other, or one panel in place.
 struct Panels {

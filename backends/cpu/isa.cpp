@@ -1,6 +1,6 @@
 // Detection by CPUID, with the compiler's built-ins if they know the name. The operating system
 // must also permit the use of AMX's tiles.
-#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/staging.h>
 
 #include <array>
 #include <string_view>

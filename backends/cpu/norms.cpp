@@ -1,10 +1,14 @@
 // Batch norm over the pixels of NHWC images, with residual and relu. Statistics read x once; the
 // rest reads and writes each tensor once. Sums run in float within blocks that stay in a cache, and
 // in double across blocks.
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
-#include <halftone/backends/cpu/row_groups.h>
+#include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/reference/rows.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 
@@ -241,6 +245,412 @@ void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const 
     });
   };
   with_kernels(compute, x, dy, relu_output, dx, dresidual);
+}
+
+// Group norm of [n, c, spatial]: a group of channels of one image is contiguous in memory. Each
+// block of a channel has its own sums, which are joined in double, in order: the number of threads
+// has no effect.
+
+namespace {
+
+struct GroupSizes {
+  int64_t images, channels, spatial, groups;
+
+  GroupSizes(const Tensor& x, const Tensor& rstd)
+      : images(x.size(0)), channels(x.size(1)), spatial(x.size(2)), groups(rstd.size(1)) {}
+  int64_t per_group() const { return channels / groups; }
+  int64_t length() const { return per_group() * spatial; }
+
+  /// Calls body(group of an image), in parallel.
+  template <class Body> void each_group(const Body& body) const {
+    cpu::parallel_pieces(images * groups, cpu::group_of(images * groups, length()),
+                         [&](int64_t begin, int64_t end) {
+                           for (int64_t group = begin; group < end; ++group) body(group);
+                         });
+  }
+};
+
+/// Calls body(first, count) for the blocks of begin .. begin + n that fit a buffer.
+template <class Body> void each_block(int64_t begin, int64_t n, const Body& body) {
+  for (int64_t end = begin + n; begin < end; begin += cpu::block_length)
+    body(begin, std::min(cpu::block_length, end - begin));
+}
+
+struct GroupMoments {
+  double mean, variance;  // biased
+};
+
+/// Reads n neighbors once: computes the moments of blocks, joined as in Chan, Golub & LeVeque
+/// (1979).
+GroupMoments moments_of(const Tensor& x, int64_t begin, int64_t n) {
+  double count = 0, mean = 0, squares = 0;
+  alignas(64) float buffer[cpu::block_length];
+  each_block(begin, n, [&](int64_t first, int64_t length) {
+    float block_mean;
+    double block_variance;
+    simd_kernels().moments(cpu::floats(x, first, 1, length, buffer), length, &block_mean,
+                           &block_variance);
+    const double by = double(block_mean) - mean, share = double(length) / (count + double(length));
+    squares += double(length) * block_variance + by * by * count * share;
+    mean += by * share;
+    count += double(length);
+  });
+  return {mean, squares / double(n)};
+}
+
+/// The sums of dy, and of dy (x - mean), for each channel of each image.
+class ChannelSums {
+ public:
+  ChannelSums(const GroupSizes& sizes, const Tensor& x, const Tensor& mean, const Tensor& dy)
+      : dy_(sizes.images * sizes.channels), product_(dy_.size()) {
+    sizes.each_group([&](int64_t group) {
+      const int64_t first = group * sizes.per_group();
+      for (int64_t row = first; row < first + sizes.per_group(); ++row)
+        add_row(x, dy, mean.data<float>()[group], row, sizes.spatial);
+    });
+  }
+  double dy(int64_t row) { return dy_[row]; }
+  double product(int64_t row) { return product_[row]; }
+
+ private:
+  void add_row(const Tensor& x, const Tensor& dy, float mean, int64_t row, int64_t spatial) {
+    alignas(64) float in[cpu::block_length], g[cpu::block_length];
+    dy_[row] = product_[row] = 0;
+    each_block(row * spatial, spatial, [&](int64_t first, int64_t count) {
+      double sum, product;
+      simd_kernels().centred_sums(cpu::floats(x, first, 1, count, in), mean,
+                                  cpu::floats(dy, first, 1, count, g), count, &sum, &product);
+      dy_[row] += sum, product_[row] += product;
+    });
+  }
+  cpu::Workspace<double> dy_, product_;
+};
+
+/// Returns whether powers and products of rstd with other numbers stay in f32's range.
+bool is_ordinary(const Tensor& rstd) {
+  const float* const values = rstd.data<float>();
+  return std::all_of(values, values + rstd.numel(),
+                     [](float scale) { return scale > 0x1p-40f && scale < 0x1p40f; });
+}
+
+double value_or(const float* x, int64_t i, double otherwise) {
+  return x ? double(x[i]) : otherwise;
+}
+
+}  // namespace
+
+void CpuBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                            Tensor& y, Tensor& mean, Tensor& rstd) {
+  if (!cpu::all_f32_or_short(x, weight, bias, y) || x.numel() == 0)
+    return ReferenceBackend::group_norm(x, weight, bias, eps, y, mean, rstd);
+  const GroupSizes sizes(x, rstd);
+  const cpu::WholeInput w(weight), b(bias);
+  sizes.each_group([&](int64_t group) {
+    const GroupMoments moments = moments_of(x, group * sizes.length(), sizes.length());
+    const double scale = 1 / std::sqrt(moments.variance + eps);
+    mean.data<float>()[group] = float(moments.mean), rstd.data<float>()[group] = float(scale);
+    alignas(64) float in[cpu::block_length], out[cpu::block_length];
+    for (int64_t i = 0; i < sizes.per_group(); ++i) {
+      const int64_t row = group * sizes.per_group() + i, channel = row % sizes.channels;
+      const auto factor = float(scale * value_or(w.data(), channel, 1)),
+                 shift = float(value_or(b.data(), channel, 0));
+      each_block(row * sizes.spatial, sizes.spatial, [&](int64_t first, int64_t count) {
+        cpu::Output output(y, first, 1, count, out);
+        simd_kernels().affine(cpu::floats(x, first, 1, count, in), float(moments.mean), factor,
+                              shift, output.data(), count);
+        output.finish();
+      });
+    }
+  });
+}
+
+void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                     const Tensor& rstd, const Tensor& dy, Tensor& dx,
+                                     Tensor& dweight, Tensor& dbias) {
+  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0 || !is_ordinary(rstd))
+    return ReferenceBackend::group_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
+  const GroupSizes sizes(x, rstd);
+  const cpu::WholeInput w(weight);
+  const float *center = mean.data<float>(), *scale = rstd.data<float>();
+  ChannelSums sums(sizes, x, mean, dy);
+  // With z = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - z mean(g z)).
+  if (dx.defined() && sizes.length() == 1) {
+    fill(0, dx);  // one element is its own mean, and the rounding error would be multiplied by rstd
+  } else if (dx.defined()) {
+    sizes.each_group([&](int64_t group) {
+      const int64_t first_row = group * sizes.per_group(), last_row = first_row + sizes.per_group();
+      const double s = double(scale[group]), n = double(sizes.length());
+      double mean_g = 0, mean_gz = 0;
+      for (int64_t row = first_row; row < last_row; ++row) {
+        const double factor = value_or(w.data(), row % sizes.channels, 1) / n;
+        mean_g += factor * sums.dy(row), mean_gz += factor * s * sums.product(row);
+      }
+      alignas(64) float in[cpu::block_length], g[cpu::block_length], out[cpu::block_length];
+      for (int64_t row = first_row; row < last_row; ++row) {
+        const auto of_dy = float(s * value_or(w.data(), row % sizes.channels, 1)),
+                   of_x = float(-s * s * mean_gz), shift = float(-s * mean_g);
+        each_block(row * sizes.spatial, sizes.spatial, [&](int64_t first, int64_t count) {
+          cpu::Output output(dx, first, 1, count, out);
+          simd_kernels().affine_gradient(cpu::floats(x, first, 1, count, in), center[group],
+                                         cpu::floats(dy, first, 1, count, g), of_dy, of_x, shift,
+                                         output.data(), count);
+          output.finish();
+        });
+      }
+    });
+  }
+  for (int64_t channel = 0; channel < sizes.channels; ++channel) {
+    double of_weight = 0, of_bias = 0;
+    for (int64_t image = 0; image < sizes.images; ++image) {
+      const int64_t row = image * sizes.channels + channel;
+      of_weight += sums.product(row) * double(scale[row / sizes.per_group()]);
+      of_bias += sums.dy(row);
+    }
+    if (dweight.defined()) reference::store_one(of_weight, dweight, channel);
+    if (dbias.defined()) reference::store_one(of_bias, dbias, channel);
+  }
+}
+
+// Layer and RMS normalization by rows. Statistics and the gradients of weights are accumulated in
+// fixed groups of rows, so they do not depend on the number of threads.
+
+namespace {
+/// A sum of rows of n floats. At most eight rows are added up in float, so the error does not grow
+/// with the number of rows.
+class RowSum {
+ public:
+  RowSum(double* total, int64_t n) : total_(total), n_(n), recent_(n) {
+    std::fill_n(total, n, 0.0), std::fill_n(recent_.data(), n, 0.0f);
+  }
+  float* recent() { return recent_.data(); }
+  void row_added() {
+    if (++rows_ % 8 == 0) join();
+  }
+  void join() {
+    simd_kernels().join(recent_.data(), total_, n_);
+    std::fill_n(recent_.data(), n_, 0.0f);
+  }
+
+ private:
+  double* total_;
+  int64_t n_, rows_ = 0;
+  cpu::Workspace<float> recent_;
+};
+
+/// Computes into = the sum over groups of partial[group, n].
+void add_groups(cpu::Workspace<double>& partial, int64_t groups, int64_t n, const Tensor& into) {
+  if (!into.defined()) return;
+  for (int64_t j = 0; j < n; ++j) {
+    double total = 0;
+    for (int64_t g = 0; g < groups; ++g) total += partial[g * n + j];
+    reference::store_one(total, into, j);
+  }
+}
+/// Returns the mean square of n numbers, rounded to float if it has one that is not subnormal.
+double mean_square(const float* x, int64_t n) {
+  const double mean = simd_kernels().sum_of_squares(x, n) / double(n);
+  return mean >= double(FLT_MIN) && mean <= double(FLT_MAX) ? double(float(mean)) : mean;
+}
+}  // namespace
+
+void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                            Tensor& y, Tensor& mean, Tensor& rstd) {
+  if (!cpu::all_f32_or_short(x, weight, bias, y) || x.numel() == 0)
+    return ReferenceBackend::layer_norm(x, weight, bias, eps, y, mean, rstd);
+  const simd::Kernels& k = simd_kernels();
+  const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
+  const cpu::WholeInput w(weight), b(bias);
+  cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(2 * n);
+    for (int64_t row = first; row < last; ++row) {
+      const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
+      float center = 0;
+      double variance = 0;
+      if (mean.defined()) k.moments(in, n, &center, &variance);
+      else variance = mean_square(in, n);
+      const auto scale = float(1 / std::sqrt(variance + eps));
+      cpu::Output output(y, row * n, 1, n, scratch.data() + n);
+      k.normalize(in, center, scale, w.data(), b.data(), output.data(), n);
+      output.finish();
+      if (mean.defined()) mean.data<float>()[row] = center;
+      rstd.data<float>()[row] = scale;
+    }
+  });
+}
+
+void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                     const Tensor& rstd, const Tensor& dy, Tensor& dx,
+                                     Tensor& dweight, Tensor& dbias) {
+  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0)
+    return ReferenceBackend::layer_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
+  const simd::Kernels& k = simd_kernels();
+  const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
+  const int64_t groups = reference::pieces_of(rows, group);
+  const cpu::WholeInput w(weight);
+  cpu::Workspace<double> weight_sums(groups * n), bias_sums(groups * n);
+  cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(3 * n);
+    const int64_t at = first / group * n;
+    RowSum of_weight(weight_sums.data() + at, n), of_bias(bias_sums.data() + at, n);
+    for (int64_t row = first; row < last; ++row) {
+      const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
+      const float* g = cpu::floats(dy, row * n, 1, n, scratch.data() + n);
+      const float center = mean.defined() ? mean.data<float>()[row] : 0.0f;
+      std::optional<cpu::Output> output;
+      if (dx.defined()) output.emplace(dx, row * n, 1, n, scratch.data() + 2 * n);
+      k.norm_backward(in, center, rstd.data<float>()[row], mean.defined(), w.data(), g,
+                      output ? output->data() : nullptr,
+                      dweight.defined() ? of_weight.recent() : nullptr,
+                      dbias.defined() ? of_bias.recent() : nullptr, n);
+      if (dweight.defined()) of_weight.row_added();
+      if (dbias.defined()) of_bias.row_added();
+      if (output) output->finish();
+    }
+    if (dweight.defined()) of_weight.join();
+    if (dbias.defined()) of_bias.join();
+  });
+  add_groups(weight_sums, groups, n, dweight);
+  add_groups(bias_sums, groups, n, dbias);
+}
+
+// Softmax, log-sum-exp and cross-entropy, one row at a time. Rows of short floats are widened into
+// a buffer of one row, so no f32 copy of the whole tensor exists.
+
+namespace {
+/// Calls body(first, last, scratch) for groups of rows, in parallel; scratch holds
+/// `rows_of_scratch` rows of n floats.
+template <class Body>
+void for_row_groups(int64_t rows, int64_t n, int64_t rows_of_scratch, const Body& body) {
+  const int64_t group = std::max<int64_t>(1, reference::grain_length / std::max<int64_t>(n, 1));
+  const int64_t groups = reference::pieces_of(rows, group);
+  reference::Tasks tasks(groups);
+  reference::RegionError error;
+#pragma omp parallel if (groups > reference::worth_waking(1))
+  {
+    reference::OfThread<cpu::Workspace<float>> scratch(error, rows_of_scratch * n);
+    tasks.each([&](int64_t g) {
+      if (scratch) body(g * group, std::min(rows, (g + 1) * group), scratch->data());
+    });
+  }
+  error.rethrow();
+}
+
+int64_t row_length(const Tensor& x) { return x.rank() == 0 ? 1 : x.shape()[x.rank() - 1]; }
+int64_t row_count(const Tensor& x) { return x.numel() / std::max<int64_t>(row_length(x), 1); }
+}  // namespace
+
+void CpuBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
+  if (!cpu::all_f32_or_short(x, y) || x.numel() == 0)
+    return ReferenceBackend::softmax(x, logarithm, y);
+  const int64_t n = row_length(x);
+  for_row_groups(row_count(x), n, 2,
+                 [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+                   for (int64_t row = first; row < last; ++row) {
+                     cpu::Output output(y, row * n, 1, n, scratch + n);
+                     k.softmax(cpu::floats(x, row * n, 1, n, scratch), n, logarithm, output.data());
+                     output.finish();
+                   }
+                 });
+}
+
+void CpuBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) {
+  if (!cpu::all_f32_or_short(y, dy, dx) || y.numel() == 0)
+    return ReferenceBackend::softmax_backward(y, dy, logarithm, dx);
+  const int64_t n = row_length(y);
+  for_row_groups(row_count(y), n, 3,
+                 [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+                   for (int64_t row = first; row < last; ++row) {
+                     cpu::Output output(dx, row * n, 1, n, scratch + 2 * n);
+                     k.softmax_backward(cpu::floats(y, row * n, 1, n, scratch),
+                                        cpu::floats(dy, row * n, 1, n, scratch + n), n, logarithm,
+                                        output.data());
+                     output.finish();
+                   }
+                 });
+}
+
+void CpuBackend::log_sum_exp(const Tensor& x, Tensor& y) {
+  if (!cpu::all_f32_or_short(x, y) || x.numel() == 0) return ReferenceBackend::log_sum_exp(x, y);
+  const int64_t n = row_length(x);
+  for_row_groups(row_count(x), n, 1,
+                 [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+                   for (int64_t row = first; row < last; ++row) {
+                     float shift;
+                     const float sum = k.exp_sum(cpu::floats(x, row * n, 1, n, scratch), n, &shift);
+                     reference::store_one(double(shift) + elementary::log(double(sum)), y, row);
+                   }
+                 });
+}
+
+namespace {
+/// Returns whether this is the usual case of training, without class weights. Label smoothing also
+/// needs the row's sum.
+bool plain_targets(const Tensor& logits, const Tensor& class_weights) {
+  return cpu::is_f32_or_short(logits) && !class_weights.defined() && logits.numel() > 0;
+}
+}  // namespace
+
+void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
+                               const Tensor& class_weights, const CrossEntropySettings& settings,
+                               Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) {
+  const int64_t rows = logits.shape()[0], n = logits.shape()[1];
+  const int64_t* target = targets.data<int64_t>();
+  const auto valid = [&](int64_t t) { return t == settings.ignore_index || (t >= 0 && t < n); };
+  // The reference names the first target that is out of range.
+  if (!plain_targets(logits, class_weights) || !std::all_of(target, target + rows, valid))
+    return ReferenceBackend::cross_entropy(logits, targets, class_weights, settings, losses,
+                                           row_weights, log_sum_exp);
+  const double smoothing = settings.label_smoothing;
+  for_row_groups(rows, n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+    float* const below = scratch + n;
+    for (int64_t row = first; row < last; ++row) {
+      const float* x = cpu::floats(logits, row * n, 1, n, scratch);
+      float shift;
+      const float total = k.exp_sum(x, n, &shift);
+      const float sum = float(reference::ExpTotal{shift, total}.or_nan().sum);
+      const double log_sum = elementary::log(double(sum));
+      const bool counts = target[row] != settings.ignore_index;
+      double loss = counts ? double(shift) - double(x[target[row]]) + log_sum : 0.0;
+      if (counts && smoothing != 0) {
+        for (int64_t j = 0; j < n; ++j) below[j] = x[j] - shift;  // x's own sum would be rounded
+        loss = (1 - smoothing) * loss + smoothing * (log_sum - k.sum(below, n) / double(n));
+      }
+      log_sum_exp.data<float>()[row] = shift, log_sum_exp.data<float>()[rows + row] = sum;
+      losses.data<float>()[row] = float(loss);
+      row_weights.data<float>()[row] = counts ? 1.0f : 0.0f;
+    }
+  });
+}
+
+void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                                        const Tensor& class_weights,
+                                        const CrossEntropySettings& settings,
+                                        const Tensor& log_sum_exp, const Tensor& row_scale,
+                                        Tensor& dlogits) {
+  if (!plain_targets(logits, class_weights))
+    return ReferenceBackend::cross_entropy_backward(logits, targets, class_weights, settings,
+                                                    log_sum_exp, row_scale, dlogits);
+  const int64_t rows = logits.shape()[0], n = logits.shape()[1], step = row_scale.strides()[0];
+  const float even = float(settings.label_smoothing / double(n)),
+              own = float(1 - settings.label_smoothing);
+  for_row_groups(rows, n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+    for (int64_t row = first; row < last; ++row) {
+      cpu::Output output(dlogits, row * n, 1, n, scratch + n);
+      float* dx = output.data();
+      const int64_t t = targets.data<int64_t>()[row];
+      const float scale = row_scale.data<float>()[row * step];
+      if (t == settings.ignore_index) {
+        std::fill_n(dx, n, 0.0f);
+      } else {
+        k.exp_shifted(cpu::floats(logits, row * n, 1, n, scratch), log_sum_exp.data<float>()[row],
+                      scale / log_sum_exp.data<float>()[rows + row], dx, n);
+        dx[t] -= scale * own;
+        if (even != 0)
+          for (int64_t j = 0; j < n; ++j) dx[j] -= scale * even;
+      }
+      output.finish();
+    }
+  });
 }
 
 }  // namespace halftone

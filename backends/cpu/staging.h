@@ -1,12 +1,41 @@
+// Connects tensors and the float kernels: which kernels, operands as floats in memory, and loops that share them out.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <omp.h>
+
+#include <halftone/backends/cpu/simd/kernels.h>
+#include <halftone/backends/reference/loops.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+namespace halftone {
+
+// The instruction set of the CPU backend: the best that the CPU has, capped by HALFTONE_MAX_ISA
+// (baseline, avx2, avx512, avx512_bf16 or amx), so that any machine can test the code of smaller
+// ones.
+
+/// Returns the SIMD kernels in use. The instruction set is decided once; the order of sums is that
+/// of portable_bits().
+const simd::Kernels& simd_kernels();
+/// Returns the tables that this build has and this CPU supports, smallest first; HALFTONE_MAX_ISA
+/// does not limit them. For tests.
+std::vector<const simd::Kernels*> supported_simd_kernels();
+/// Returns those of portable bits (core/device.h), one of each instruction set. For tests.
+std::vector<const simd::Kernels*> portable_simd_kernels();
+/// Return whether simd/panels.h may be called, and simd/amx.h.
+bool has_bf16_products();
+bool use_amx();
+
+}  // namespace halftone
+
 // Connects tensors and the float kernels. An operand that is f32 and contiguous is used in place.
 // Others are first copied into a buffer of block_length floats: widened if short, spread if
 // broadcast, gathered if strided.
-#pragma once
-
-#include <halftone/backends/cpu/isa.h>
-#include <halftone/backends/reference/runs.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
 
 namespace halftone::cpu {
 
@@ -161,5 +190,99 @@ class WholeOutput {
   Workspace<float> copy_;
   float* data_;
 };
+
+// Splits rows for sums that must not depend on the number of threads.
+
+/// Returns the rows of n elements per task: a number that depends only on sizes.
+inline int64_t group_of(int64_t rows, int64_t n) {
+  const int64_t by_size = std::max<int64_t>(1, reference::grain_length / std::max<int64_t>(n, 1));
+  return std::max(by_size, (rows + 63) / 64);
+}
+
+// The loop of resizing and pooling: each thread gets some rows of pixels of NHWC images.
+
+/// Calls body(image, row, scratch) for all rows of images, in parallel; scratch has `scratch_size`
+/// floats per thread.
+template <class Body>
+void each_image_row(int64_t images, int64_t rows, int64_t scratch_size, const Body& body) {
+  constexpr int64_t rows_of_task = 8;
+  parallel_pieces(images * rows, rows_of_task, [&](int64_t begin, int64_t end) {
+    Workspace<float> scratch(scratch_size);
+    for (int64_t row = begin; row < end; ++row) body(row / rows, row % rows, scratch.data());
+  });
+}
+
+// Loops over many tensors at once: the pieces of all tensors are one list of tasks, so that many
+// small tensors and few large ones keep all threads equally busy. Pieces and results do not depend
+// on the number of threads.
+
+/// Elements of a piece.
+inline constexpr int64_t list_piece = reference::grain_length;
+
+/// The most tensors in one list: their sizes are on the stack, because a step must not allocate.
+inline constexpr std::size_t list_length = 256;
+
+/// Calls body(some) for one list after the other.
+template <class T, class Body> void in_lists(std::span<T> all, const Body& body) {
+  for (std::size_t first = 0; first < all.size(); first += list_length)
+    body(all.subspan(first, std::min(list_length, all.size() - first)));
+}
+
+/// The sizes of the tensors of a list, for parallel_list; 0 for those that other code handles.
+class ListSizes {
+ public:
+  /// size(item): the number of elements, or nullopt.
+  template <class T, class Size>
+  ListSizes(std::span<T> items, const Size& size) : count_(items.size()) {
+    for (std::size_t i = 0; i < count_; ++i) sizes_[i] = size(items[i]).value_or(not_served);
+  }
+  std::size_t count() const { return count_; }
+  bool served(std::size_t i) const { return sizes_[i] != not_served; }
+  int64_t operator[](std::size_t i) const { return served(i) ? sizes_[i] : 0; }
+  int64_t pieces() const {
+    int64_t pieces = 0;
+    for (std::size_t i = 0; i < count_; ++i) pieces += reference::pieces_of((*this)[i], list_piece);
+    return pieces;
+  }
+  int64_t total() const {
+    int64_t total = 0;
+    for (std::size_t i = 0; i < count_; ++i) total += (*this)[i];
+    return total;
+  }
+
+ private:
+  static constexpr int64_t not_served = -1;
+  std::array<int64_t, list_length> sizes_;
+  std::size_t count_;
+};
+
+/// Calls body(tensor, begin, end, number of the piece) for all pieces of a list, in parallel. Each
+/// thread takes neighboring pieces with about the same number of elements.
+template <class Body> void parallel_list(const ListSizes& sizes, const Body& body) {
+  constexpr int64_t worth_threads = 4 * list_piece;
+  const int64_t total = sizes.total();
+  reference::Tasks tasks(reference::pieces_of(total, list_piece));
+  reference::RegionError error;
+#pragma omp parallel if (total > reference::worth_waking(worth_threads))
+  {
+    // A task: the pieces that begin in one stretch of the list. A thread's tasks ascend, so it goes
+    // through the list once.
+    std::size_t tensor = 0;
+    int64_t number = 0, before = 0, begin = 0;
+    tasks.each([&](int64_t task) {
+      while (tensor < sizes.count()) {
+        const int64_t n = sizes[tensor];
+        for (; begin < n; begin += list_piece, ++number) {
+          const int64_t at = (before + begin) / list_piece;
+          if (at > task) return;
+          if (at == task)
+            error.keep([&] { body(tensor, begin, std::min(n, begin + list_piece), number); });
+        }
+        before += n, begin = 0, ++tensor;
+      }
+    });
+  }
+  error.rethrow();
+}
 
 }  // namespace halftone::cpu

@@ -2,10 +2,11 @@
 // through blocks of 64 keys with a running softmax (Milakov & Gimelshein 2018, "Online normalizer
 // calculation for softmax"). Heads wider than 128 are cut into slices of columns, and each slice
 // recomputes the scores.
-#include <halftone/backends/cuda/attention_products.h>
+#include <halftone/backends/cuda/attention.h>
+
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
-#include <halftone/backends/cuda/library_calls.h>
+#include <halftone/backends/cuda/libraries.h>
 
 namespace halftone {
 
@@ -116,6 +117,245 @@ void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, c
            Heads<const T>(q), Heads<const T>(k, sizes.group), Heads<const T>(v, sizes.group), sizes,
            Rule<C>(context_, sizes, mask, settings), Heads<T>(y), log_sum_exp.data<C>(),
            statistics_apart(log_sum_exp), slices);
+  });
+}
+
+// The gradients of attention: cuDNN if it supports the call. Otherwise weights are recomputed from
+// log_sum_exp, in one kernel per block of queries (dq) and one per block of keys (dk, dv), so that
+// one block owns each sum. With w the weights and d dropout's factors:
+//   g = d (dy v^T),  ds = scale w (g - delta),  delta = sum of w g over keys = sum of y dy
+//   dq = ds k,  dk = ds^T q,  dv = (d w)^T dy
+// g - delta is a small difference if there are few weights or one is near 1, and a short y is
+// rounded. So if there are few queries or keys, delta is summed from w g, otherwise from y dy.
+
+namespace cuda::attention {
+namespace {
+
+/// Computes delta [n, heads, l]; a warp per row.
+template <class T>
+__global__ void delta_kernel(Heads<const T> y, Heads<const T> dy, Sizes sizes,
+                             compute_t<T>* delta) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+  const int64_t warps = all_threads() / warp_lanes;
+  for (int64_t row = global_thread() / warp_lanes; row < sizes.batch_heads * sizes.l;
+       row += warps) {
+    const T* const a = y.row(row / sizes.l, row % sizes.l);
+    const T* const b = dy.row(row / sizes.l, row % sizes.l);
+    compute_t<T> sum = 0;
+    for (int64_t c = lane; c < sizes.ev; c += warp_lanes) sum += widen(a[c]) * widen(b[c]);
+    sum = warp_reduce(sum, Sum{});
+    if (lane == 0) delta[row] = sum;
+  }
+}
+
+/// The inputs of backward.
+template <class T> struct Inputs {
+  Heads<const T> q, k, v, dy;
+  const compute_t<T>* log_sum_exp;
+  int64_t statistics_apart;
+  const compute_t<T>* delta;
+  Rule<compute_t<T>> rule;
+};
+
+/// Statistics of the queries of a patch: log_sum_exp in two parts, as weight = exp(score - shift)
+/// share, and delta. Missing queries get weights of 0.
+template <class C> struct QueryStatistics {
+  C shift[square], share[square], delta[square];
+  template <class T, bool keys_down>
+  __device__ QueryStatistics(const Inputs<T>& in, const Patch<C, keys_down>& patch, int64_t head,
+                             int64_t i0) {
+#pragma unroll
+    for (int a = 0; a < square; ++a) {
+      const int64_t i = i0 + patch.query(a);
+      const bool inside = i < in.rule.l;
+      const int64_t row = head * in.rule.l + i;
+      shift[a] = inside ? in.log_sum_exp[row] : std::numeric_limits<C>::infinity();
+      share[a] = inside && in.statistics_apart > 0
+                     ? C(1) / in.log_sum_exp[in.statistics_apart + row]
+                     : C(1);
+      delta[a] = inside && in.delta ? in.delta[row] : C(0);
+    }
+  }
+};
+
+/// Turns scores into d w, and products dy v^T into ds.
+template <class T, class C, bool keys_down>
+__device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int64_t j0,
+                              Patch<C, keys_down>& scores, Patch<C, keys_down>& gradients) {
+  const QueryStatistics<C> statistics(in, scores, head, i0);
+  const unsigned kept = in.rule.kept(scores, head, i0, j0);
+#pragma unroll
+  for (int a = 0; a < square; ++a)
+#pragma unroll
+    for (int b = 0; b < square; ++b) {
+      const C weight = math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a];
+      const C factor = in.rule.factor_of(kept, a, b);
+      gradients.at(a, b) =
+          in.rule.scale * weight * (factor * gradients.at(a, b) - statistics.delta[a]);
+      scores.at(a, b) = factor * weight;
+    }
+}
+
+/// Computes delta from weights and their gradients, a block of queries at a time; in.delta is null
+/// here.
+template <class T>
+__global__ void __launch_bounds__(product_threads)
+    exact_delta_kernel(Inputs<T> in, Sizes sizes, compute_t<T>* delta) {
+  using C = compute_t<T>;
+  __shared__ Products<T, 1, false> products;
+  const int64_t blocks = sizes.query_blocks();
+  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks; work += gridDim.x) {
+    const int64_t i0 = work % blocks * tile_edge, head = work / blocks;
+    const HeadRows<T> queries(in.q, head, i0, sizes.l), incoming(in.dy, head, i0, sizes.l);
+    C sums[square] = {}, weights[square] = {};
+    const int64_t end = in.rule.keys_before(i0 + tile_edge);
+    for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
+      Patch<C, false> scores, gradients;
+      products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
+      products.add_scores(incoming, HeadRows<T>(in.v, head, j0, sizes.s), sizes.ev, gradients);
+      in.rule.apply(scores, head, i0, j0, products.weights);
+      const QueryStatistics<C> statistics(in, scores, head, i0);
+      const unsigned kept = in.rule.kept(scores, head, i0, j0);
+#pragma unroll
+      for (int a = 0; a < square; ++a)
+#pragma unroll
+        for (int b = 0; b < square; ++b) {
+          const C weight = math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a];
+          sums[a] += weight * in.rule.factor_of(kept, a, b) * gradients.at(a, b);
+          weights[a] += weight;
+        }
+    }
+#pragma unroll
+    for (int a = 0; a < square; ++a) {
+      // Divides by the sum of the weights, which rounding moves slightly from 1: with one key, ds
+      // is 0.
+      const C all = over_row(weights[a], Sum{}), total = over_row(sums[a], Sum{});
+      const C sum = all == C(0) ? C(0) : total / all;
+      const int64_t i = i0 + Patch<C, false>::query(a);
+      if (threadIdx.x % 16 == 0 && i < sizes.l) delta[head * sizes.l + i] = sum;
+    }
+  }
+}
+
+/// Returns whether delta is summed from w g. That needs two more products in addition to seven, for
+/// shapes where products are small.
+template <class T> bool exact_delta(const Sizes& sizes) {
+  return sizeof(T) < 4 && (sizes.l <= tile_edge || sizes.s <= tile_edge);
+}
+
+template <class T, int across>
+__global__ void __launch_bounds__(product_threads)
+    query_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dq, int64_t slices) {
+  using C = compute_t<T>;
+  using Result = ResultTile<C, across>;
+  __shared__ Products<T, across, short_gradients<T>> products;
+  const int64_t blocks = sizes.query_blocks();
+  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
+    const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
+    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
+    const HeadRows<T> queries(in.q, head, i0, sizes.l), incoming(in.dy, head, i0, sizes.l);
+    Sums<Result> results;
+    const int64_t end = in.rule.keys_before(i0 + tile_edge);
+    for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
+      Patch<C, false> scores, gradients;
+      products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
+      products.add_scores(incoming, HeadRows<T>(in.v, head, j0, sizes.s), sizes.ev, gradients);
+      in.rule.apply(scores, head, i0, j0, products.weights);
+      differentiate(in, head, i0, j0, scores, gradients);
+      products.put(gradients);
+      const int64_t stop = j0 + tile_edge < end ? j0 + tile_edge : end;
+      products.add_weighted(HeadRows<T>(in.k, head, j0, stop), c0, sizes.e, results);
+    }
+    products.store_rows(results, dq, head, i0, sizes.l, c0, sizes.e);
+  }
+}
+
+template <class T, int across>
+__global__ void __launch_bounds__(product_threads)
+    key_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dk, Heads<T> dv, int64_t slices) {
+  using C = compute_t<T>;
+  using Result = ResultTile<C, across>;
+  __shared__ Products<T, across, short_gradients<T>> products;
+  const int64_t blocks = sizes.key_blocks();
+  const int64_t key_heads = sizes.batch_heads / sizes.group;
+  for (int64_t work = blockIdx.x; work < key_heads * blocks * slices; work += gridDim.x) {
+    const int64_t j0 = work % blocks * tile_edge, key_head = work / blocks % key_heads;
+    const int64_t c0 = work / blocks / key_heads * Result::columns;
+    const HeadRows<T> keys(in.k, key_head * sizes.group, j0, sizes.s),
+        values(in.v, key_head * sizes.group, j0, sizes.s);
+    Sums<Result> key_results, value_results;
+    const int64_t first = in.rule.causal ? j0 : 0;  // query i0 sees keys up to itself
+    // Goes through all queries of all heads that share these keys, one head after the other.
+    const int64_t turns = first < sizes.l ? (sizes.l - first + tile_edge - 1) / tile_edge : 0;
+    for (int64_t turn = 0; turn < turns * sizes.group; ++turn) {
+      const int64_t head = key_head * sizes.group + turn / turns;
+      const int64_t i0 = first + turn % turns * tile_edge;
+      const int64_t end = i0 + tile_edge < sizes.l ? i0 + tile_edge : sizes.l;
+      const HeadRows<T> queries(in.q, head, i0, end), incoming(in.dy, head, i0, end);
+      Patch<C, true> scores, gradients;
+      products.add_scores(keys, queries, sizes.e, scores);
+      products.add_scores(values, incoming, sizes.ev, gradients);
+      in.rule.apply(scores, head, i0, j0, products.weights);
+      differentiate(in, head, i0, j0, scores, gradients);
+      products.put(scores);
+      products.add_weighted(incoming, c0, sizes.ev, value_results);
+      products.put(gradients);
+      products.add_weighted(queries, c0, sizes.e, key_results);
+    }
+    products.store_rows(key_results, dk, key_head, j0, sizes.s, c0, sizes.e);
+    products.store_rows(value_results, dv, key_head, j0, sizes.s, c0, sizes.ev);
+  }
+}
+
+}  // namespace
+}  // namespace cuda::attention
+
+using namespace cuda;
+using namespace cuda::attention;
+
+void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const Tensor& mask, const AttentionSettings& settings,
+                                     const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+                                     Tensor& dq, Tensor& dk, Tensor& dv) {
+  const Sizes sizes = sizes_of(q, k, v);
+  if (sizes.batch_heads == 0) return;
+  if (!sizes.any_empty() &&
+      cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
+    return count_call(Family::attention_backward, By::cudnn);
+  count_call(Family::attention_backward, By::own_kernel);
+  const Tensor delta = scratch(context_, {sizes.batch_heads, sizes.l}, log_sum_exp.dtype());
+  const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
+    return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), product_threads};
+  };
+  visit_kernels(q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
+    using C = compute_t<T>;
+    Inputs<T> in{Heads<const T>(q),
+                 Heads<const T>(k, sizes.group),
+                 Heads<const T>(v, sizes.group),
+                 Heads<const T>(dy),
+                 log_sum_exp.data<C>(),
+                 statistics_apart(log_sum_exp),
+                 nullptr,
+                 Rule<C>(context_, sizes, mask, settings)};
+    const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), across);
+    if (sizes.l > 0) {
+      const int64_t query_columns = slices_of(sizes.e, across);
+      if (exact_delta<T>(sizes)) {
+        if constexpr (sizeof(T) < 4)
+          launch(context_, exact_delta_kernel<T>, blocks(sizes.query_blocks(), 1), in, sizes,
+                 delta.data<C>());
+      } else {
+        launch(context_, delta_kernel<T>,
+               shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes), Heads<const T>(y),
+               in.dy, sizes, delta.data<C>());
+      }
+      in.delta = delta.data<C>();
+      launch(context_, query_gradient_kernel<T, across>,
+             blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(dq), query_columns);
+    }
+    if (sizes.s > 0)
+      launch(context_, key_gradient_kernel<T, across>, blocks(sizes.key_blocks(), columns), in,
+             sizes, Heads<T>(dk), Heads<T>(dv), columns);
   });
 }
 

@@ -1,7 +1,7 @@
 // Batch norm forward: statistics read x once; the rest reads and writes each tensor once, with the
 // residual and relu in the same pass.
-#include <halftone/backends/cuda/batch_norm.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/norm.h>
 
 namespace halftone {
 
@@ -118,6 +118,152 @@ void CudaBackend::batch_norm(const Tensor& x_in, const Tensor& mean_in, const Te
         x, residual, result.tensor());
   });
   result.finish();
+}
+
+// Batch norm backward. With g = dy where relu is positive (else 0): dresidual = g, and, in
+// training,
+//   dx = rstd weight (g - mean(g) - (x - mean) rstd^2 mean(g (x - mean)));
+// in evaluation mode, mean and variance are constants and the means of g drop out.
+
+namespace cuda {
+namespace {
+
+/// The inputs at one element. relu_output may be null.
+template <class T> struct Incoming {
+  const T *x, *dy, *relu_output;
+  template <int size>
+  __device__ __forceinline__ void load(int64_t element, compute_t<T> (&in)[size],
+                                       compute_t<T> (&g)[size]) const {
+    load_channels(x, element, in), load_channels(dy, element, g);
+    if (!relu_output) return;
+    compute_t<T> output[size];
+    load_channels(relu_output, element, output);
+#pragma unroll
+    for (int i = 0; i < size; ++i)
+      if (!(output[i] > compute_t<T>(0))) g[i] = 0;
+  }
+};
+
+/// Terms of the sums of g (x - mean) and of g.
+template <class T, int size> struct GradientTerms {
+  Incoming<T> incoming;
+  const compute_t<T>* mean;
+  int64_t channels;
+
+  struct Walker {
+    Incoming<T> incoming;
+    int64_t channel, channels;
+    compute_t<T> mean[size];
+    __device__ void operator()(int64_t pixel, ColumnSums<2, compute_t<T>>* sums) const {
+      compute_t<T> in[size], g[size];
+      incoming.load(pixel * channels + channel, in, g);
+#pragma unroll
+      for (int i = 0; i < size; ++i)
+        sums[i].of[0] += g[i] * (in[i] - mean[i]), sums[i].of[1] += g[i];
+    }
+  };
+  __device__ Walker at(int64_t channel) const {
+    Walker walker{incoming, channel, channels, {}};
+#pragma unroll
+    for (int i = 0; i < size; ++i) walker.mean[i] = mean[channel + i];
+    return walker;
+  }
+};
+
+/// Turns a channel's sums into the gradients of weight and bias, and into the factors of dx =
+/// factors[0] g + factors[1] (x - mean) + factors[2], each [channels].
+template <class C> struct StoreFactors {
+  const C* variance;
+  Operand weight, dweight, dbias;
+  double eps, pixels;
+  bool training;
+  C* factors;
+  int64_t channels;
+
+  __device__ void operator()(int64_t, int64_t channel, const ColumnSums<2, double>& total) const {
+    const double rstd = 1 / math::sqrt(double(variance[channel]) + eps);
+    const double a = rstd * (weight.data ? load_as<double>(weight, channel) : 1.0);
+    factors[channel] = C(a);
+    factors[channels + channel] = C(training ? -a * rstd * rstd * total.of[0] / pixels : 0.0);
+    factors[2 * channels + channel] = C(training ? -a * total.of[1] / pixels : 0.0);
+    if (dweight.data) store_as<double>(dweight, channel, total.of[0] * rstd);
+    if (dbias.data) store_as<double>(dbias, channel, total.of[1]);
+  }
+};
+
+template <class T, int size>
+__global__ void __launch_bounds__(block_threads, 3)
+    batch_norm_backward_kernel(ColumnCut cut, Incoming<T> incoming,
+                               const compute_t<T>* __restrict__ means,
+                               const compute_t<T>* __restrict__ factors, int64_t walks,
+                               T* __restrict__ dx, T* __restrict__ dresidual) {
+  using C = compute_t<T>;
+  for (int64_t item = blockIdx.x; item < walks; item += gridDim.x) {
+    const PixelWalk walk(cut, item, size);
+    if (walk.begin >= walk.end) continue;
+    C mean[size], a[size], b[size], shift[size];
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      const int64_t channel = walk.channel + i;
+      mean[i] = means[channel], a[i] = factors[channel], b[i] = factors[cut.columns + channel];
+      shift[i] = factors[2 * cut.columns + channel];
+    }
+#pragma unroll 2
+    for (int64_t pixel = walk.begin; pixel < walk.end; pixel += walk.step) {
+      const int64_t element = pixel * cut.columns + walk.channel;
+      C in[size], g[size];
+      incoming.load(element, in, g);
+      if (dresidual) store_channels(dresidual, element, g);
+      if (!dx) continue;
+#pragma unroll
+      for (int i = 0; i < size; ++i) g[i] = a[i] * g[i] + b[i] * (in[i] - mean[i]) + shift[i];
+      store_channels(dx, element, g);
+    }
+  }
+}
+
+template <class T> T* data_or_null(const Tensor& x) { return x.defined() ? x.data<T>() : nullptr; }
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::batch_norm_backward(const Tensor& x_in, const Tensor& mean_in,
+                                      const Tensor& variance_in, double eps, const Tensor& weight,
+                                      const Tensor& relu_output, const Tensor& dy_in, bool training,
+                                      Tensor& dx, Tensor& dweight, Tensor& dbias,
+                                      Tensor& dresidual) {
+  const PixelMatrix pixels(x_in);
+  const DType dtype = common_dtype(x_in, relu_output, dy_in, dx, dresidual),
+              wide = dtype == f64 ? f64 : f32;
+  const Tensor x = converted(*this, x_in, dtype), dy = converted(*this, dy_in, dtype),
+               output = converted(*this, relu_output, dtype);
+  const Tensor mean = converted(*this, mean_in, wide),
+               variance = converted(*this, variance_in, wide);
+  ConvertedResult to_x(*this, dx, dtype), to_residual(*this, dresidual, dtype);
+  const Tensor factors = scratch(context_, {3 * pixels.channels}, wide);
+  const auto run = [&]<class T, int size>() {
+    using C = compute_t<T>;
+    const Incoming<T> incoming{x.data<T>(), dy.data<T>(), data_or_null<T>(output)};
+    reduce_columns<size, ColumnSums<2, C>>(
+        context_, pixels.count, pixels.channels,
+        GradientTerms<T, size>{incoming, mean.data<C>(), pixels.channels},
+        StoreFactors<C>{variance.data<C>(), Operand(weight), Operand(dweight), Operand(dbias), eps,
+                        double(pixels.count), training, factors.data<C>(), pixels.channels});
+    if ((!dx.defined() && !dresidual.defined()) || x.numel() == 0) return;
+    const ColumnCut cut = walk_cut(context_, pixels, size);
+    const int64_t walks = walks_of(cut, size);
+    launch(context_, batch_norm_backward_kernel<T, size>, {blocks_for(walks, 1), block_threads},
+           cut, incoming, mean.data<C>(), factors.data<C>(), walks, data_or_null<T>(to_x.tensor()),
+           data_or_null<T>(to_residual.tensor()));
+  };
+  visit_floating(dtype, "batch_norm", [&]<class T>() {
+    visit_pack_size<T>(
+        pixels.channels, [&]<int size>() { run.template operator()<T, size>(); }, x, dy, output,
+        to_x.tensor(), to_residual.tensor());
+  });
+  to_x.finish(), to_residual.finish();
 }
 
 }  // namespace halftone

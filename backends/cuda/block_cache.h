@@ -1,10 +1,6 @@
-// Device memory that is kept for reuse. A request to the driver costs a wait for the device, so
-// blocks are cut from slabs. Blocks up to 1 MiB have size classes (core/memory.h), one class
-// per slab; larger ones are cut where a slab has room (free_ranges.h), as in PyTorch's allocator. A
-// captured graph replays with the addresses of its capture. So memory allocated during the capture
-// comes from a separate pool, which lives as long as the graph. Older blocks that are released
-// during the capture are kept with that pool, because the recorded work may use them. This class
-// does not use CUDA: the caller supplies the source of slabs.
+// Cuts blocks of any size from slabs: the smallest free range that is large enough gives its
+// beginning, and neighboring free ranges are joined again. Ranges of different slabs are never
+// joined, even if their addresses are adjacent.
 #pragma once
 
 #include <array>
@@ -13,13 +9,57 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <halftone/backends/cuda/free_ranges.h>
-
 namespace halftone::cuda {
+
+class FreeRanges {
+ public:
+  /// Adds a slab that is all free.
+  void add(std::byte* slab, std::size_t bytes);
+  /// Removes slabs that are all free. Returns where they begin.
+  std::vector<std::byte*> remove_unused();
+
+  /// Takes `bytes` from the best range; null if none is large enough.
+  std::byte* take(std::size_t bytes);
+  /// Gives back a block of take(). Returns its bytes.
+  std::size_t put_back(std::byte* block);
+  /// Takes over all ranges of the other, free and taken.
+  void absorb(FreeRanges&& other);
+
+  std::size_t bytes_of(std::byte* block) const { return ranges_.at(block).bytes; }
+  /// Returns addresses and bytes of the free ranges.
+  std::vector<std::pair<void*, std::size_t>> free() const;
+
+ private:
+  struct Range {
+    std::size_t bytes;
+    std::byte* slab;
+    bool is_free;
+  };
+  using Ranges = std::map<std::byte*, Range>;
+
+  void mark_free(Ranges::iterator range);
+  void mark_taken(Ranges::iterator range);
+  /// Returns whether b, which follows a, can be joined with it.
+  static bool join(Ranges::iterator a, Ranges::iterator b) {
+    return a->second.slab == b->second.slab && a->second.is_free && b->second.is_free;
+  }
+
+  Ranges ranges_;  // all of every slab
+  std::set<std::pair<std::size_t, std::byte*>> free_;
+};
+
+// Device memory that is kept for reuse. A request to the driver costs a wait for the device, so
+// blocks are cut from slabs. Blocks up to 1 MiB have size classes (core/memory.h), one class
+// per slab; larger ones are cut where a slab has room (block_cache.h), as in PyTorch's allocator. A
+// captured graph replays with the addresses of its capture. So memory allocated during the capture
+// comes from a separate pool, which lives as long as the graph. Older blocks that are released
+// during the capture are kept with that pool, because the recorded work may use them. This class
+// does not use CUDA: the caller supplies the source of slabs.
 
 class BlockCache {
  public:

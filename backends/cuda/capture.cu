@@ -2,8 +2,8 @@
 // shift in device memory to their keys; a replay first sets the shift, in stream order.
 #include <memory>
 
-#include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/backends/cuda/launch.h>
 
 namespace halftone {

@@ -9,8 +9,7 @@
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
-#include <halftone/backends/cuda/library_calls.h>
-#include <halftone/backends/cuda/versions.h>
+#include <halftone/backends/cuda/libraries.h>
 
 namespace halftone {
 

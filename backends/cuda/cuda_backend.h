@@ -5,7 +5,6 @@
 #pragma once
 
 #include <halftone/backends/cuda/context.h>
-#include <halftone/backends/cuda/staging.h>
 #include <halftone/core/backend.h>
 
 namespace halftone {
@@ -31,7 +30,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<CapturedWork> end_capture() override;
   void abandon_capture() override;
 
-  // --- movement (movement.cu, table.cu, indexing.cu)
+  // --- movement (movement.cu, indexing.cu, indexing.cu)
   void fill(Number value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
@@ -41,7 +40,7 @@ class CudaBackend final : public Backend {
   void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
   void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
 
-  // --- elementwise (elementwise.cu, elementwise_backward.cu, elementwise_strided.cu)
+  // --- elementwise (elementwise.cu, elementwise.cu, elementwise.cu)
   void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
   void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) override;
   void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
@@ -49,7 +48,7 @@ class CudaBackend final : public Backend {
                        Tensor& dx) override;
   void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
 
-  // --- reduction (reduction.cu, scan.cu, argsort.cu)
+  // --- reduction (reduction.cu, reduction.cu, indexing.cu)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
   void argsort(const Tensor& x, bool descending, Tensor& index) override;
@@ -57,8 +56,8 @@ class CudaBackend final : public Backend {
   void cumulative_product(const Tensor& x, Tensor& y) override;
   void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) override;
 
-  // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu,
-  // max_pool.cu, avg_pool.cu, pool.cu)
+  // --- contraction (matmul.cu, conv.cu, conv.cu, conv.cu,
+  // pool.cu, pool.cu, pool.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -76,8 +75,8 @@ class CudaBackend final : public Backend {
   void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
-  // --- rows (softmax.cu, cross_entropy.cu, layer_norm.cu, group_norm.cu, batch_norm.cu), attention
-  // (attention.cu, attention_backward.cu)
+  // --- rows (softmax.cu, softmax.cu, layer_norm.cu, layer_norm.cu, batch_norm.cu), attention
+  // (attention.cu, attention.cu)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
@@ -113,7 +112,7 @@ class CudaBackend final : public Backend {
                            bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
                            Tensor& dresidual) override;
 
-  // --- recurrent cells (recurrent.cu)
+  // --- recurrent cells (matmul.cu)
   void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before, Tensor& gates,
                  Tensor& cell, Tensor& y) override;
   void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before, const Tensor& cell,
@@ -124,7 +123,7 @@ class CudaBackend final : public Backend {
   void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
                          Tensor& dx, Tensor& drecurrent) override;
 
-  // --- training (accumulate.cu, optimizer.cu, tensor_lists.cu, loss_scale.cu)
+  // --- training (movement.cu, optimizer.cu, optimizer.cu, optimizer.cu)
   void accumulate(const Tensor& x, Tensor& y) override;
   void lerp(const Tensor& x, double weight, Tensor& y) override;
   void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
@@ -135,7 +134,7 @@ class CudaBackend final : public Backend {
   void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf, Tensor& scale,
                        Tensor& growth_tracker, Tensor& overflows_left) override;
 
-  // --- numbers on a grid (clip.cu, quantize.cu, survey.cu, accumulating_matmul.cu)
+  // --- numbers on a grid (quantize.cu, quantize.cu, quantize.cu, matmul.cu)
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
   void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
@@ -147,7 +146,7 @@ class CudaBackend final : public Backend {
   void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                            const Accumulator& accumulator, Tensor& c) override;
 
-  // --- random (random.cu)
+  // --- random (elementwise.cu)
   void uniform(double low, double high, RandomKey key, Tensor& y) override;
   void normal(double mean, double std, RandomKey key, Tensor& y) override;
   void random_integers(int64_t low, int64_t high, RandomKey key, Tensor& y) override;

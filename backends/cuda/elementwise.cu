@@ -1,6 +1,12 @@
 // The formulas of core/formulas.h over whole tensors.
-#include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/elementwise.h>
+
+#include <cmath>
+
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/values.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 
@@ -81,6 +87,319 @@ void CudaBackend::compare(FormulaCall call, const Tensor& a, const Tensor& b, Te
   if (fits_float(a) && fits_float(b)) run(compare_kernel<float>);
   else if (is_floating(a.dtype()) || is_floating(b.dtype())) run(compare_kernel<double>);
   else run(compare_kernel<int64_t>);
+}
+
+// The derivatives of core/formulas.h over whole tensors, times the incoming gradient.
+
+namespace cuda {
+namespace {
+
+/// The formula reads only the one of x and y that it asked to save.
+template <class F> struct BackwardOfOne {
+  F f;
+  template <class C> __device__ C operator()(C saved, C dy) const {
+    return gradient_of(f, dy, saved);
+  }
+  template <class C> __device__ C operator()(C dy) const { return gradient_of(f, dy, C(0)); }
+};
+template <class F, int input> struct BackwardOfTwo {
+  F f;
+  template <class C> __device__ C operator()(C a, C b, C dy) const {
+    return gradient_of<input>(f, dy, a, b);
+  }
+  template <class C> __device__ C operator()(C dy) const { return (*this)(C(0), C(0), dy); }
+};
+
+template <int input>
+void binary_backward_dense(const Context& context, FormulaCall call, const Tensor& a,
+                           const Tensor& b, const Tensor& dy, Tensor& dx) {
+  visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+    visit_floating(dx.dtype(), "binary", [&]<class T>() {
+      const BackwardOfTwo<F, input> f{formula_of<F>(call)};
+      if constexpr (F::constant_derivative) dense<T>(context, f, dx, dy);
+      else dense<T>(context, f, dx, a, b, dy);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::unary_backward(FormulaCall call, const Tensor& saved, const Tensor& dy,
+                                 Tensor& dx) {
+  const bool dense_all = saved.defined() ? dense_alike(dx, saved, dy) : dense_alike(dx, dy);
+  if (!dense_all) return unary_backward_strided(context_, call, saved, dy, dx);
+  visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
+    visit_floating(dx.dtype(), "unary", [&]<class T>() {
+      const BackwardOfOne<F> f{formula_of<F>(call)};
+      if constexpr (F::saves == Saves::nothing) dense<T>(context_, f, dx, dy);
+      else dense<T>(context_, f, dx, saved, dy);
+    });
+  });
+}
+
+void CudaBackend::binary_backward(FormulaCall call, int input, const Tensor& a, const Tensor& b,
+                                  const Tensor& dy, Tensor& dx) {
+  const bool reads = a.defined();
+  const bool dense_all = reads ? dense_alike(dx, a, b, dy) : dense_alike(dx, dy);
+  if (!dense_all) binary_backward_strided(context_, call, input, a, b, dy, dx);
+  else if (input == 0) binary_backward_dense<0>(context_, call, a, b, dy, dx);
+  else binary_backward_dense<1>(context_, call, a, b, dy, dx);
+}
+
+}  // namespace halftone
+
+// Elementwise formulas for tensors that broadcast, have strides or differ in dtype, and for
+// integers: one kernel per arity, which looks up the formula and the dtypes. All threads take the
+// same branches.
+
+namespace halftone::cuda {
+
+namespace {
+
+template <class C>
+__global__ void unary_kernel(FormulaCall call, Layout<2> layout, bool small, Operand y, Operand x) {
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<2> at = layout.at_turn(turn, small);
+    const C in = load_as<C>(x, at.of[1]);
+    C out{};
+    visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
+      if constexpr (std::is_floating_point_v<C>) out = formula_of<F>(call).forward(in);
+      else if constexpr (takes_integers<F>) out = formula_of<F>(call).integer(in);
+    });
+    store_as<C>(y, at.of[0], out);
+  }
+}
+
+template <class C>
+__global__ void unary_backward_kernel(FormulaCall call, Layout<3> layout, bool small, Operand dx,
+                                      Operand saved, Operand dy) {
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<3> at = layout.at_turn(turn, small);
+    const C s = saved.data ? load_as<C>(saved, at.of[1]) : C(0);
+    C out = load_as<C>(dy, at.of[2]);
+    visit_index(UnaryFormulas{}, call.index,
+                [&]<class F>() { out = gradient_of(formula_of<F>(call), out, s); });
+    store_as<C>(dx, at.of[0], out);
+  }
+}
+
+template <class C>
+__global__ void binary_kernel(FormulaCall call, Layout<3> layout, bool small, Operand y, Operand a,
+                              Operand b) {
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<3> at = layout.at_turn(turn, small);
+    const C u = load_as<C>(a, at.of[1]), v = load_as<C>(b, at.of[2]);
+    C out{};
+    visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+      if constexpr (std::is_floating_point_v<C>) out = formula_of<F>(call).forward(u, v);
+      else if constexpr (takes_integers<F>) out = formula_of<F>(call).integer(u, v);
+    });
+    store_as<C>(y, at.of[0], out);
+  }
+}
+
+template <class C>
+__global__ void binary_backward_kernel(FormulaCall call, int input, Layout<4> layout, bool small,
+                                       Operand dx, Operand a, Operand b, Operand dy) {
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<4> at = layout.at_turn(turn, small);
+    const C u = a.data ? load_as<C>(a, at.of[1]) : C(0),
+            v = b.data ? load_as<C>(b, at.of[2]) : C(0);
+    C out = load_as<C>(dy, at.of[3]);
+    visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+      const F f = formula_of<F>(call);
+      out = input == 0 ? gradient_of<0>(f, out, u, v) : gradient_of<1>(f, out, u, v);
+    });
+    store_as<C>(dx, at.of[0], out);
+  }
+}
+
+/// Returns the kernel that computes in float, in double if any tensor is f64, or in integers if all
+/// are integers.
+template <class Kernel, class... T>
+Kernel* chosen(Kernel* of_float, Kernel* of_double, Kernel* of_integers, const Tensor& y,
+               const T&... inputs) {
+  if (!is_floating(y.dtype())) return of_integers;
+  return ((inputs.dtype() == f64) || ...) || y.dtype() == f64 ? of_double : of_float;
+}
+/// Returns whether any tensor is f64.
+template <class... T> bool any_double(const T&... tensors) {
+  return ((tensors.defined() && tensors.dtype() == f64) || ...);
+}
+
+}  // namespace
+
+void unary_strided(const Context& context, FormulaCall call, const Tensor& x, Tensor& y) {
+  const Layout<2> layout(y, x);
+  if (layout.turns == 0) return;
+  launch(context, chosen(unary_kernel<float>, unary_kernel<double>, unary_kernel<int64_t>, y, x),
+         shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(y), Operand(x));
+}
+
+void unary_backward_strided(const Context& context, FormulaCall call, const Tensor& saved,
+                            const Tensor& dy, Tensor& dx) {
+  const Layout<3> layout(dx, saved, dy);
+  if (layout.turns == 0) return;
+  launch(context,
+         any_double(saved, dy, dx) ? unary_backward_kernel<double> : unary_backward_kernel<float>,
+         shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(dx),
+         Operand(saved), Operand(dy));
+}
+
+void binary_strided(const Context& context, FormulaCall call, const Tensor& a, const Tensor& b,
+                    Tensor& y) {
+  const Layout<3> layout(y, a, b);
+  if (layout.turns == 0) return;
+  launch(context,
+         chosen(binary_kernel<float>, binary_kernel<double>, binary_kernel<int64_t>, y, a, b),
+         shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(y), Operand(a),
+         Operand(b));
+}
+
+void binary_backward_strided(const Context& context, FormulaCall call, int input, const Tensor& a,
+                             const Tensor& b, const Tensor& dy, Tensor& dx) {
+  const Layout<4> layout(dx, a, b, dy);
+  if (layout.turns == 0) return;
+  launch(context,
+         any_double(a, b, dy, dx) ? binary_backward_kernel<double> : binary_backward_kernel<float>,
+         shape_for(context, layout.turns), call, input, layout, layout.is_small(), Operand(dx),
+         Operand(a), Operand(b), Operand(dy));
+}
+
+}  // namespace halftone::cuda
+
+// Random numbers: element i in memory order uses word i % 4 of Philox counter offset + i / 4, as on
+// every device. A thread computes the words of one counter. Values are computed in double, which
+// only initialization pays for. Dropout compares words with integers, so the mask is exact.
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+/// Calls make(words, values) for the four elements of each counter and stores the values.
+template <class Make> __global__ void draw_kernel(Make make, DeviceKey key, Operand y, int64_t n) {
+  for (int64_t group = global_thread(); group * 4 < n; group += all_threads()) {
+    typename Make::Value values[4];
+    make(Philox::words(key.seed, key.first() + uint64_t(group)), values);
+    for (int i = 0; i < 4 && group * 4 + i < n; ++i) store_as(y, group * 4 + i, values[i]);
+  }
+}
+
+struct Uniform {
+  using Value = double;
+  double low, high, below;  // below: the value before `high` on y's grid
+  __device__ void operator()(const std::array<uint32_t, 4>& words, double* values) const {
+    for (int i = 0; i < 4; ++i) {
+      const double value = low + (high - low) * double(Philox::uniform(words[std::size_t(i)]));
+      values[i] = value < below ? value : below;
+    }
+  }
+};
+
+/// Box & Muller 1958: two uniform numbers, the first on (0, 1], give two normal ones.
+struct Normal {
+  using Value = double;
+  double mean, std;
+  __device__ void operator()(const std::array<uint32_t, 4>& words, double* values) const {
+    constexpr double two_pi = 6.283185307179586;
+    for (std::size_t i = 0; i < 4; i += 2) {
+      const double u1 = 1.0 - double(Philox::uniform(words[i]));
+      const double angle = two_pi * double(Philox::uniform(words[i + 1]));
+      const double radius = ::sqrt(-2 * ::log(u1));
+      values[i] = mean + std * (radius * ::cos(angle));
+      values[i + 1] = mean + std * (radius * ::sin(angle));
+    }
+  }
+};
+
+struct Integers {
+  using Value = int64_t;
+  int64_t low;
+  uint64_t range;
+  __device__ void operator()(const std::array<uint32_t, 4>& words, int64_t* values) const {
+    for (std::size_t i = 0; i < 4; ++i) values[i] = low + int64_t((words[i] * range) >> 32);
+  }
+};
+
+/// threshold: an element is kept if the upper 24 bits of its word reach it.
+template <class T>
+__global__ void dropout_kernel(uint32_t threshold, compute_t<T> scale, DeviceKey key, const T* x,
+                               T* y, int64_t n) {
+  constexpr int size = 4;
+  using Values = Pack<T, size>;
+  const uint64_t first = key.first();
+  for (int64_t group = global_thread(); group * size < n; group += all_threads()) {
+    const std::array<uint32_t, 4> words = Philox::words(key.seed, first + uint64_t(group));
+    const int64_t begin = group * size;
+    Values values{};
+    if (begin + size <= n) values = reinterpret_cast<const Values*>(x)[group];
+    else
+      for (int i = 0; begin + i < n; ++i) values.values[i] = x[begin + i];
+    for (int i = 0; i < size; ++i) {
+      const bool kept = (words[std::size_t(i)] >> 8) >= threshold;
+      values.values[i] = narrow<T>(kept ? widen(values.values[i]) * scale : compute_t<T>(0));
+    }
+    if (begin + size <= n) reinterpret_cast<Values*>(y)[group] = values;
+    else
+      for (int i = 0; begin + i < n; ++i) y[begin + i] = values.values[i];
+  }
+}
+/// The same if x or y is not aligned.
+template <class T>
+__global__ void dropout_unaligned_kernel(uint32_t threshold, compute_t<T> scale, DeviceKey key,
+                                         const T* x, T* y, int64_t n) {
+  for (int64_t i = global_thread(); i < n; i += all_threads()) {
+    const uint32_t word =
+        Philox::words(key.seed, key.first() + uint64_t(i) / 4)[std::size_t(i) % 4];
+    y[i] = narrow<T>((word >> 8) >= threshold ? widen(x[i]) * scale : compute_t<T>(0));
+  }
+}
+
+template <class Make>
+void draw(const Context& context, const Make& make, RandomKey key, Tensor& y) {
+  if (y.numel() == 0) return;
+  launch(context, draw_kernel<Make>, shape_for(context, y.numel(), 4), make,
+         device_key(context, key), Operand(y), y.numel());
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::uniform(double low, double high, RandomKey key, Tensor& y) {
+  const double below =
+      visit_floating(y.dtype(), "uniform", [&]<class T>() { return largest_below<T>(high); });
+  draw(context_, Uniform{low, high, below}, key, y);
+}
+
+void CudaBackend::normal(double mean, double std, RandomKey key, Tensor& y) {
+  draw(context_, Normal{mean, std}, key, y);
+}
+
+void CudaBackend::random_integers(int64_t low, int64_t high, RandomKey key, Tensor& y) {
+  const uint64_t range = uint64_t(high) - uint64_t(low);
+  if (high <= low || range > (uint64_t(1) << 32))
+    fail<UsageError>("randint", "cannot draw from [", low, ", ", high,
+                     "): the range must hold 1 to 2^32 integers. Choose other bounds.");
+  draw(context_, Integers{low, range}, key, y);
+}
+
+void CudaBackend::dropout(const Tensor& x, double p, RandomKey key, Tensor& y) {
+  if (y.numel() == 0) return;
+  // A word's upper 24 bits k mean k 2^-24; the word keeps an element if that is at least p.
+  const auto threshold = uint32_t(std::ceil(p * 0x1p24));
+  visit_floating(y.dtype(), "dropout", [&]<class T>() {
+    const auto scale = compute_t<T>(1 / (1 - p));
+    const bool aligned = begins_aligned4(x) && begins_aligned4(y);
+    launch(context_, aligned ? dropout_kernel<T> : dropout_unaligned_kernel<T>,
+           shape_for(context_, y.numel(), aligned ? 4 : 1), threshold, scale,
+           device_key(context_, key), x.data<T>(), y.data<T>(), y.numel());
+  });
 }
 
 }  // namespace halftone

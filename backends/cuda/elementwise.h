@@ -1,12 +1,11 @@
 // Elementwise loops. Tensors with one dense layout and one dtype go through dense(): packs of 16
 // bytes, with the formula compiled in. All others (broadcasting, strides, mixed dtypes) go through
-// elementwise_strided.cu, which looks up formula and dtypes element by element.
+// elementwise.cu, which looks up formula and dtypes element by element.
 #pragma once
 
 #include <array>
 
 #include <halftone/backends/cuda/launch.h>
-#include <halftone/backends/cuda/layout.h>
 #include <halftone/backends/cuda/values.h>
 #include <halftone/core/backend.h>
 
@@ -87,7 +86,7 @@ bool visit_mixed(const Tensor& a, const Tensor& b, const Tensor& y, const Run& r
   return true;
 }
 
-// elementwise_strided.cu
+// elementwise.cu
 void unary_strided(const Context&, FormulaCall, const Tensor& x, Tensor& y);
 void unary_backward_strided(const Context&, FormulaCall, const Tensor& saved, const Tensor& dy,
                             Tensor& dx);

@@ -2,8 +2,12 @@
 // gets large short matrices with aligned rows: others are copied first.
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
-#include <halftone/backends/cuda/library_calls.h>
-#include <halftone/backends/cuda/product.h>
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/backends/cuda/tiles.h>
+#include <halftone/backends/cuda/values.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/formulas.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone {
@@ -101,6 +105,190 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, T
   visit_floating(a.dtype(), "matmul", [&]<class T>() {
     const StoreMatrix<compute_t<T>> store{Operand(c), Operand(bias), sizes.rows, sizes.columns};
     product(context_, factor_of<T>(a, -2, -1), factor_of<T>(b, -1, -2), store, sizes);
+  });
+}
+
+// Matrix products whose sums stay on a grid (core/formats/number_format.h). One thread computes one result,
+// because its sum is a chain of roundings. Slow, with the same bits as on other backends.
+
+namespace cuda {
+namespace {
+
+/// A matrix of a batch: element (i, j) of batch b is at b batch + i row + j column.
+struct Matrices {
+  Operand data;
+  int64_t batch, row, column;
+  explicit Matrices(const Tensor& x)
+      : data(x),
+        batch(x.rank() == 3 && x.size(0) > 1 ? x.strides()[0] : 0),
+        row(x.strides()[x.rank() - 2]),
+        column(x.strides()[x.rank() - 1]) {}
+  __device__ float at(int64_t b, int64_t i, int64_t j) const {
+    return load_as<float>(data, b * batch + i * row + j * column);
+  }
+};
+
+__global__ void accumulate_kernel(Grid grid, Rounding rounding, int64_t chunk, Matrices a,
+                                  Matrices b, Operand bias, int64_t bias_step, Operand c,
+                                  int64_t batches, int64_t m, int64_t n, int64_t k) {
+  for (int64_t i = global_thread(); i < batches * m * n; i += all_threads()) {
+    const int64_t column = i % n, row = i / n % m, batch = i / n / m;
+    float total = 0;
+    for (int64_t first = 0; first < k; first += chunk) {
+      const int64_t end = first + chunk < k ? first + chunk : k;
+      float sum = 0;
+      for (int64_t p = first; p < end; ++p) {
+        const float longer =
+            rounded_sum(sum, rounded_product(a.at(batch, row, p), b.at(batch, p, column)));
+        sum = visit_rounding(rounding,
+                             [&]<Rounding r>() { return round_on<r, true>(grid, longer, 0); });
+      }
+      total = rounded_sum(total, sum);
+    }
+    if (bias.data) total = rounded_sum(total, load_as<float>(bias, column * bias_step));
+    store_as(c, i, total);
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                      const Accumulator& accumulator, Tensor& c) {
+  using namespace cuda;
+  if (c.numel() == 0) return;
+  const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
+  launch(context_, accumulate_kernel, shape_for(context_, c.numel()),
+         grid_of(accumulator.grid, accumulator.rounding), accumulator.rounding,
+         accumulator.chunk > 0 ? int64_t(accumulator.chunk) : (k > 0 ? k : 1), Matrices(a),
+         Matrices(b), Operand(bias), bias.defined() ? bias.strides()[0] : int64_t(0), Operand(c),
+         c.numel() / (m * n), m, n, k);
+}
+
+// One step of an LSTM and of a GRU, one thread per number of the state, like the reference's
+// cells.h:
+//   LSTM: i, f, o = sigmoid, g = tanh;  c' = f c + i g;  y = o tanh(c')
+//   GRU:  r, z = sigmoid(x + u);  m = tanh(x + r u);  y = (1 - z) m + z h
+
+namespace cuda {
+namespace {
+
+template <class C> __device__ C sigmoid(C x) { return formula::Sigmoid::of(x); }
+
+template <class T, class C>
+__global__ void lstm_kernel(int64_t n, int64_t h, const T* x, const C* recurrent,
+                            const C* cell_before, T* gates, C* cell, T* y) {
+  for (int64_t k = global_thread(); k < n * h; k += all_threads()) {
+    const int64_t first = k / h * 4 * h + k % h;
+    const auto sum = [&](int gate) {
+      return C(widen(x[first + gate * h])) + recurrent[first + gate * h];
+    };
+    const C i = sigmoid(sum(0)), f = sigmoid(sum(1)), g = math::tanh(sum(2)), o = sigmoid(sum(3));
+    const C c = f * cell_before[k] + i * g;
+    gates[first] = narrow<T>(i), gates[first + h] = narrow<T>(f);
+    gates[first + 2 * h] = narrow<T>(g), gates[first + 3 * h] = narrow<T>(o);
+    cell[k] = c, y[k] = narrow<T>(o * math::tanh(c));
+  }
+}
+
+template <class T, class C>
+__global__ void lstm_backward_kernel(int64_t n, int64_t h, const T* gates, const C* cell_before,
+                                     const C* cell, const T* dy, const C* dstate, C* dcell,
+                                     T* dgates) {
+  for (int64_t k = global_thread(); k < n * h; k += all_threads()) {
+    const int64_t first = k / h * 4 * h + k % h;
+    const C i = widen(gates[first]), f = widen(gates[first + h]), g = widen(gates[first + 2 * h]),
+            o = widen(gates[first + 3 * h]);
+    const C bounded = math::tanh(cell[k]), out = widen(dy[k]) + dstate[k];
+    const C inner = dcell[k] + out * o * (1 - bounded * bounded);
+    dgates[first] = narrow<T>(inner * g * i * (1 - i));
+    dgates[first + h] = narrow<T>(inner * cell_before[k] * f * (1 - f));
+    dgates[first + 2 * h] = narrow<T>(inner * i * (1 - g * g));
+    dgates[first + 3 * h] = narrow<T>(out * bounded * o * (1 - o));
+    dcell[k] = inner * f;
+  }
+}
+
+/// The fourth gate is the state's part of `new` before the reset.
+template <class T, class C>
+__global__ void gru_kernel(int64_t n, int64_t h, const T* x, const C* recurrent, const T* state,
+                           T* gates, T* y) {
+  for (int64_t k = global_thread(); k < n * h; k += all_threads()) {
+    const int64_t row = k / h, j = k % h, from = row * 3 * h + j, to = row * 4 * h + j;
+    const C r = sigmoid(C(widen(x[from])) + recurrent[from]);
+    const C z = sigmoid(C(widen(x[from + h])) + recurrent[from + h]);
+    const C share = recurrent[from + 2 * h];
+    const C m = math::tanh(C(widen(x[from + 2 * h])) + r * share);
+    gates[to] = narrow<T>(r), gates[to + h] = narrow<T>(z);
+    gates[to + 2 * h] = narrow<T>(m), gates[to + 3 * h] = narrow<T>(share);
+    y[k] = narrow<T>((1 - z) * m + z * widen(state[k]));
+  }
+}
+
+template <class T, class C>
+__global__ void gru_backward_kernel(int64_t n, int64_t h, const T* gates, const T* state,
+                                    const T* dy, C* dstate, T* dx, T* drecurrent) {
+  for (int64_t k = global_thread(); k < n * h; k += all_threads()) {
+    const int64_t row = k / h, j = k % h, from = row * 4 * h + j, to = row * 3 * h + j;
+    const C r = widen(gates[from]), z = widen(gates[from + h]), m = widen(gates[from + 2 * h]),
+            share = widen(gates[from + 3 * h]);
+    const C out = widen(dy[k]) + dstate[k], dm = out * (1 - z) * (1 - m * m);
+    const T dr = narrow<T>(dm * share * r * (1 - r));
+    const T dz = narrow<T>(out * (widen(state[k]) - m) * z * (1 - z));
+    dx[to] = dr, dx[to + h] = dz, dx[to + 2 * h] = narrow<T>(dm);
+    drecurrent[to] = dr, drecurrent[to + h] = dz, drecurrent[to + 2 * h] = narrow<T>(dm * r);
+    dstate[k] = out * z;
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::lstm_cell(const Tensor& x, const Tensor& recurrent_in, const Tensor& cell_before,
+                            Tensor& gates, Tensor& cell, Tensor& y) {
+  if (y.numel() == 0) return;
+  const Tensor recurrent = converted(*this, recurrent_in, cell.dtype());
+  visit_floating(x.dtype(), "lstm", [&]<class T>() {
+    using C = compute_t<T>;
+    launch(context_, lstm_kernel<T, C>, shape_for(context_, y.numel()), y.size(0), y.size(1),
+           x.data<T>(), recurrent.data<C>(), cell_before.data<C>(), gates.data<T>(), cell.data<C>(),
+           y.data<T>());
+  });
+}
+
+void CudaBackend::lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
+                                     const Tensor& cell, const Tensor& dy, const Tensor& dstate,
+                                     Tensor& dcell, Tensor& dgates) {
+  if (dy.numel() == 0) return;
+  visit_floating(gates.dtype(), "lstm", [&]<class T>() {
+    using C = compute_t<T>;
+    launch(context_, lstm_backward_kernel<T, C>, shape_for(context_, dy.numel()), dy.size(0),
+           dy.size(1), gates.data<T>(), cell_before.data<C>(), cell.data<C>(), dy.data<T>(),
+           dstate.data<C>(), dcell.data<C>(), dgates.data<T>());
+  });
+}
+
+void CudaBackend::gru_cell(const Tensor& x, const Tensor& recurrent_in, const Tensor& state,
+                           Tensor& gates, Tensor& y) {
+  if (y.numel() == 0) return;
+  const Tensor recurrent = converted(*this, recurrent_in, statistics_of(x));
+  visit_floating(x.dtype(), "gru", [&]<class T>() {
+    using C = compute_t<T>;
+    launch(context_, gru_kernel<T, C>, shape_for(context_, y.numel()), y.size(0), y.size(1),
+           x.data<T>(), recurrent.data<C>(), state.data<T>(), gates.data<T>(), y.data<T>());
+  });
+}
+
+void CudaBackend::gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
+                                    Tensor& dstate, Tensor& dx, Tensor& drecurrent) {
+  if (dy.numel() == 0) return;
+  visit_floating(gates.dtype(), "gru", [&]<class T>() {
+    using C = compute_t<T>;
+    launch(context_, gru_backward_kernel<T, C>, shape_for(context_, dy.numel()), dy.size(0),
+           dy.size(1), gates.data<T>(), state.data<T>(), dy.data<T>(), dstate.data<C>(),
+           dx.data<T>(), drecurrent.data<T>());
   });
 }
 

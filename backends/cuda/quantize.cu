@@ -1,20 +1,62 @@
-// Quantizers with the functions of core/formats/quantizer.h. Without blocks, and in the usual blocks of one
-// row, a thread takes four neighbors, which share a counter of random words. Other blocks take a
-// warp, or a thread if their scale is a sum over one row. An element's result depends on other
-// threads only through a largest magnitude, whose order does not matter.
+// The scale of a block that one warp quantizes, if it depends on elements or random numbers: the
+// sums of core/formats/block_scale.h in their order, by all lanes of the warp.
+#pragma once
+
 #include <bit>
 #include <cmath>
+#include <limits>
 
-#include <halftone/backends/cuda/block.h>
-#include <halftone/backends/cuda/block_scale.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
-#include <halftone/backends/cuda/layout.h>
-#include <halftone/backends/cuda/random.h>
 #include <halftone/backends/cuda/rows.h>
 #include <halftone/backends/cuda/values.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/core/formats/survey.h>
+
+namespace halftone::cuda {
+
+/// Returns the sum over a block of term(row, column): block_total(). Lanes compute terms, and each
+/// of them adds up the same row; lane i has the sum of rows i, i + 16, ...
+template <class Term>
+__device__ float warp_block_total(ScaleError error, int64_t rows, int64_t columns,
+                                  const Term& term) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+  float own = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    float of_row = 0;
+    for (int64_t begin = 0; begin < columns; begin += warp_lanes) {
+      const float mine = begin + lane < columns ? term(i, begin + lane) : 0.0f;
+      const int count = columns - begin < warp_lanes ? int(columns - begin) : warp_lanes;
+      for (int j = 0; j < count; ++j)
+        of_row = combined(error, of_row, __shfl_sync(whole_warp, mine, j));
+    }
+    if (lane == int(i % BlockSum::ways)) own = combined(error, own, of_row);
+  }
+  for (int half = BlockSum::ways / 2; half > 0; half /= 2)
+    own = combined(error, own, __shfl_xor_sync(whole_warp, own, half));
+  return __shfl_sync(whole_warp, own, 0);
+}
+
+/// at(row, column): an element of the block; first: the number of its first one.
+template <class At>
+__device__ Scale warp_block_scale(const QuantizeNumbers& n, float amax, float amax_tensor,
+                                  RandomKey key, uint64_t first, int64_t rows, int64_t columns,
+                                  const At& at) {
+  return block_scale(n, amax, level_of(n, amax_tensor), scale_word(key, first),
+                     [&](ScaleError error, const auto& term) {
+                       return warp_block_total(error, rows, columns, [&](int64_t i, int64_t j) {
+                         return term(at(i, j));
+                       });
+                     });
+}
+
+}  // namespace halftone::cuda
+
+// Quantizers with the functions of core/formats/quantizer.h. Without blocks, and in the usual blocks of one
+// row, a thread takes four neighbors, which share a counter of random words. Other blocks take a
+// warp, or a thread if their scale is a sum over one row. An element's result depends on other
+// threads only through a largest magnitude, whose order does not matter.
 
 namespace halftone {
 
@@ -298,6 +340,306 @@ void CudaBackend::next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& 
          position.data<int64_t>(), scale.data<float>(), amax.numel());
   for (const Tensor* written : {&amax, &history, &position, &scale})
     written->storage()->bump_version();
+}
+
+// The bound of a clip, and the clip. The sum of squares has the order of core/formats/block_scale.h: a block of
+// threads is the lanes of one sum. A quantile is found digit by digit in three passes, each of
+// which counts the values of one digit; whole numbers, so the order does not matter.
+
+namespace cuda {
+namespace {
+
+constexpr unsigned lanes = sum_lanes;
+constexpr int64_t most_rows = 128;  // of counts of digits
+
+/// Adds the lanes' totals up in the order of summed_by_lanes(); all threads get the sum.
+__device__ double sum_of_lanes(double own) {
+  __shared__ double totals[lanes];
+  const unsigned lane = threadIdx.x;
+  totals[lane] = own;
+  for (unsigned half = lanes / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (lane < half) totals[lane] += totals[lane + half];
+  }
+  __syncthreads();
+  const double sum = totals[0];
+  __syncthreads();  // totals may be written again
+  return sum;
+}
+
+/// Computes one sum of squares, and one count of finite numbers, per squares_together neighbors.
+__global__ void squares_kernel(const float* x, int64_t count, int64_t pieces, double* squares,
+                               int* finite) {
+  for (int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    const int64_t first = piece * squares_together;
+    const int64_t length = count - first < squares_together ? count - first : squares_together;
+    double sum = 0;
+    int numbers = 0;
+    for (int64_t i = threadIdx.x; i < length; i += lanes) {
+      const float value = x[first + i];
+      sum += finite_square(value);
+      numbers += is_finite_magnitude(value) ? 1 : 0;
+    }
+    sum = sum_of_lanes(sum), numbers = block_sum(numbers);
+    if (threadIdx.x == 0) squares[piece] = sum, finite[piece] = numbers;
+  }
+}
+
+__global__ void rms_kernel(double multiple, const double* squares, const int* finite,
+                           int64_t pieces, float* bound) {
+  double sum = 0;
+  int64_t numbers = 0;
+  for (int64_t i = threadIdx.x; i < pieces; i += lanes) sum += squares[i], numbers += finite[i];
+  sum = sum_of_lanes(sum), numbers = block_sum(numbers);
+  if (threadIdx.x == 0) *bound = bound_by_rms(multiple, sum, numbers);
+}
+
+/// Counts the values of a digit among the magnitudes that follow the prefix, in `rows` shares. A
+/// null prefix: among all magnitudes.
+__global__ void count_digits_kernel(MagnitudeDigit digit, const uint32_t* prefix, const float* x,
+                                    int64_t count, int64_t rows, unsigned* counts) {
+  __shared__ unsigned own[most_digit_values];
+  const uint32_t before = prefix ? *prefix : 0;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    for (unsigned i = threadIdx.x; i < most_digit_values; i += blockDim.x) own[i] = 0;
+    __syncthreads();
+    for (int64_t i = row * blockDim.x + threadIdx.x; i < count; i += rows * blockDim.x) {
+      const uint32_t bits = magnitude_bits(x[i]);
+      if (digit.follows(bits, before)) atomicAdd(own + digit.of(bits), 1u);
+    }
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < most_digit_values; i += blockDim.x)
+      counts[row * most_digit_values + i] = own[i];
+    __syncthreads();  // own may be written again
+  }
+}
+
+/// Appends the digit of the magnitude at `place` to the prefix; then `place` counts among the
+/// magnitudes that follow it. first: the place is that of the quantile. All 0 without magnitudes.
+__global__ void find_digit_kernel(MagnitudeDigit digit, bool first, double share,
+                                  const unsigned* counts, int64_t rows, uint32_t* prefix,
+                                  int64_t* place) {
+  constexpr int each = most_digit_values / int(lanes);
+  __shared__ int64_t sums[lanes];
+  const int lane = int(threadIdx.x);
+  int64_t own[each] = {}, sum = 0;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int i = 0; i < each; ++i) own[i] += counts[row * most_digit_values + lane * each + i];
+  for (int i = 0; i < each; ++i) sum += own[i];
+  sums[lane] = sum;
+  const uint32_t before = first ? 0 : *prefix;
+  int64_t wanted = first ? 0 : *place, below = 0, all = 0;
+  __syncthreads();
+  for (int i = 0; i < int(lanes); ++i) below += i < lane ? sums[i] : 0, all += sums[i];
+  if (first && all > 0) wanted = place_of_quantile(share, all);
+  if (wanted == 0 && lane == 0) *prefix = 0, *place = 0;
+  if (wanted <= below || wanted > below + sum) return;
+  bool found = false;
+  for (int i = 0; i < each; ++i) {
+    if (!found && wanted <= below + own[i]) {
+      *prefix = before << digit.bits | unsigned(lane * each + i), *place = wanted - below;
+      found = true;
+    }
+    below += own[i];
+  }
+}
+
+__global__ void clip_kernel(const float* x, const float* bound, float* y, int64_t count) {
+  const float most = *bound;
+  for (int64_t i = global_thread(); i < count; i += all_threads()) y[i] = clipped(x[i], most);
+}
+
+void bound_by_rms_of(const Context& context, double multiple, const Tensor& x, Tensor& bound) {
+  const int64_t pieces = (x.numel() + squares_together - 1) / squares_together;
+  const Tensor squares = scratch(context, {pieces}, f64), finite = scratch(context, {pieces}, i32);
+  launch(context, squares_kernel, shape_for_rows(context, pieces, lanes), x.data<float>(),
+         x.numel(), pieces, squares.data<double>(), finite.data<int32_t>());
+  launch(context, rms_kernel, {dim3(1), dim3(lanes)}, multiple, squares.data<double>(),
+         finite.data<int32_t>(), pieces, bound.data<float>());
+}
+
+void bound_by_quantile_of(const Context& context, double share, const Tensor& x, Tensor& bound) {
+  const unsigned threads = 1024;
+  const int64_t rows = blocks_for(x.numel(), threads, most_rows);
+  const Tensor counts = scratch(context, {rows, most_digit_values}, i32);
+  const Tensor place = scratch(context, {}, i64);
+  auto* const own = reinterpret_cast<unsigned*>(counts.data<int32_t>());
+  auto* const prefix = reinterpret_cast<uint32_t*>(bound.data<float>());
+  for (const MagnitudeDigit& digit : magnitude_digits) {
+    const bool first = &digit == magnitude_digits;
+    launch(context, count_digits_kernel, shape_for_rows(context, rows, threads), digit,
+           first ? nullptr : prefix, x.data<float>(), x.numel(), rows, own);
+    launch(context, find_digit_kernel, {dim3(1), dim3(lanes)}, digit, first, share, own, rows,
+           prefix, place.data<int64_t>());
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) {
+  if (clip.rms) bound_by_rms_of(context_, *clip.rms, x, bound);
+  else if (clip.quantile) bound_by_quantile_of(context_, *clip.quantile, x, bound);
+  else fill(std::numeric_limits<double>::infinity(), bound);
+}
+
+void CudaBackend::clip(const Tensor& x, const Tensor& bound, Tensor& y) {
+  if (x.numel() == 0) return;
+  launch(context_, clip_kernel, shape_for(context_, x.numel()), x.data<float>(),
+         bound.data<float>(), y.data<float>(), x.numel());
+}
+
+// Surveys with survey_element() of core/formats/survey.h: each block of threads counts its share into a
+// histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up in their
+// order, so results repeat.
+
+namespace cuda {
+namespace {
+
+constexpr int most_rows = 64, sum_fields = sizeof(SurveySums) / sizeof(double);
+static_assert(std::is_standard_layout_v<SurveySums>);
+
+/// The inputs of one kernel; null pointers: not given. whole: x before its clip, or x.
+struct SurveyArguments {
+  Operand whole, x, y;
+  bool clips;
+  SurveyNumbers numbers;
+  QuantizeNumbers quantizer;
+  const float *amax, *scale;
+  RandomKey key;
+  uint64_t key_stride;
+  const uint64_t* shift;
+  int64_t rows, columns;
+
+  __device__ void add(const Scale& with, int64_t at, unsigned* histogram, SurveySums& sums) const {
+    const float before = load_as<float>(whole, at), used = clips ? load_as<float>(x, at) : before;
+    const float after = numbers.rounds ? load_as<float>(y, at) : before;
+    float scaled = numbers.rounds ? scaled_in(quantizer, with, used) : 0;
+    if (used != before) scaled = std::numeric_limits<float>::infinity();  // counts as saturated
+    const int bin = survey_element(numbers, with, before, scaled, after, sums);
+    if (bin >= 0) atomicAdd(histogram + bin, 1u);
+  }
+};
+
+struct LargerBits {
+  HT_HD uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+
+/// Counts elements one by one: without a scale, or with one for the whole tensor.
+__device__ void count_elements(const SurveyArguments& of, unsigned* histogram, SurveySums& sums) {
+  Scale scale;
+  if (of.quantizer.per == Scaling::Per::tensor) {
+    const float s = of.quantizer.from_history
+                        ? (of.scale ? *of.scale : 1.0f)
+                        : scale_of_tensor(of.quantizer, of.amax ? *of.amax : 0.0f);
+    scale = scale_per_tensor(s);
+  }
+  const int64_t count = of.rows * of.columns;
+  for (int64_t i = global_thread(); i < count; i += all_threads())
+    of.add(scale, i, histogram, sums);
+}
+
+/// Counts the quantizer's blocks, one warp per block.
+__device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, SurveySums& sums) {
+  const QuantizeNumbers& n = of.quantizer;
+  const RandomKey key = key_in_replay(of.key, of.key_stride, of.shift);
+  const int64_t across = (of.columns + n.columns - 1) / n.columns;
+  const int64_t blocks = (of.rows + n.rows - 1) / n.rows * across;
+  const int64_t lane = threadIdx.x % warp_lanes;
+  for (int64_t block = global_thread() / warp_lanes; block < blocks;
+       block += all_threads() / warp_lanes) {
+    const int64_t row = block / across * n.rows, column = block % across * n.columns;
+    const int64_t width = of.columns - column < n.columns ? of.columns - column : n.columns;
+    const int64_t height = of.rows - row < n.rows ? of.rows - row : n.rows;
+    const auto place = [&](int64_t i) {
+      return (row + i / width) * of.columns + column + i % width;
+    };
+    uint32_t largest = 0;
+    for (int64_t i = lane; i < width * height; i += warp_lanes)
+      largest = LargerBits{}(largest, magnitude_bits(load_as<float>(of.x, place(i))));
+    largest = warp_reduce(largest > 0x7f800000u ? nan_magnitude : largest, LargerBits{});
+    const float amax = std::bit_cast<float>(largest), amax_tensor = amax_above(n, of.amax, row);
+    const Scale scale =
+        n.plain
+            ? scale_of_block(n, amax, amax_tensor)
+            : warp_block_scale(n, amax, amax_tensor, key, uint64_t(row * of.columns + column),
+                               height, width, [&](int64_t i, int64_t j) {
+                                 return load_as<float>(of.x, (row + i) * of.columns + column + j);
+                               });
+    for (int64_t i = lane; i < width * height; i += warp_lanes)
+      of.add(scale, place(i), histogram, sums);
+  }
+}
+
+/// Each block of threads writes one row.
+__global__ void survey_kernel(SurveyArguments of, double* rows) {
+  __shared__ unsigned histogram[Survey::binades];
+  for (int i = int(threadIdx.x); i < Survey::binades; i += int(blockDim.x)) histogram[i] = 0;
+  __syncthreads();
+  SurveySums sums;
+  if (of.quantizer.per == Scaling::Per::block) count_blocks(of, histogram, sums);
+  else count_elements(of, histogram, sums);
+  // Field by field: all are sums except the last two, the largest and the smallest other than 0.
+  double* const fields = &sums.count;
+  for (int f = 0; f < sum_fields - 2; ++f) fields[f] = block_sum(fields[f]);
+  sums.largest = block_reduce(sums.largest, Max{}, 0.0);
+  const double none = 1e300;
+  const double smallest = block_reduce(sums.smallest == 0 ? none : sums.smallest, Min{}, none);
+  sums.smallest = smallest == none ? 0 : smallest;
+  __syncthreads();
+  double* const row = rows + int64_t(blockIdx.x) * (Survey::binades + sum_fields);
+  for (int i = int(threadIdx.x); i < Survey::binades; i += int(blockDim.x))
+    row[i] = double(histogram[i]);
+  for (int f = int(threadIdx.x); f < sum_fields; f += int(blockDim.x))
+    row[Survey::binades + f] = fields[f];
+}
+
+__global__ void fold_kernel(const double* rows, int count, double* into) {
+  constexpr int length = Survey::binades + sum_fields;
+  for (int i = int(threadIdx.x); i < length; i += int(blockDim.x)) {
+    double total = into[i];
+    for (int r = 0; r < count; ++r) {
+      const double more = rows[r * length + i];
+      if (i < length - 2) total += more;
+      else if (i == length - 2) total = more > total ? more : total;
+      else if (more != 0 && (total == 0 || more < total)) total = more;
+    }
+    into[i] = total;
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) {
+  if (x.numel() == 0) return;
+  const auto data_of = [](const Tensor& t) { return t.defined() ? t.data<float>() : nullptr; };
+  const bool clips = call && call->unclipped.defined();
+  const SurveyArguments of{.whole = Operand(clips ? call->unclipped : x),
+                           .x = Operand(x),
+                           .y = Operand(y),
+                           .clips = clips,
+                           .numbers = survey_numbers(call),
+                           .quantizer = call ? numbers_of(call->quantizer) : QuantizeNumbers{},
+                           .amax = call ? data_of(call->amax) : nullptr,
+                           .scale = call ? data_of(call->scale) : nullptr,
+                           .key = call ? call->key : RandomKey{},
+                           .key_stride = call ? call->key_stride : 0,
+                           .shift = context_.key_shift(),
+                           .rows = x.numel() / x.size(-1),
+                           .columns = x.size(-1)};
+  const int64_t wanted = (x.numel() + 8 * block_threads - 1) / (8 * block_threads);
+  const int rows = int(wanted < most_rows ? wanted : most_rows);
+  const Tensor parts = scratch(context_, {rows, Survey::row_length}, f64);
+  launch(context_, survey_kernel, {dim3(unsigned(rows)), dim3(block_threads)}, of,
+         parts.data<double>());
+  launch(context_, fold_kernel, {dim3(1), dim3(block_threads)},
+         static_cast<const double*>(parts.data<double>()), rows, row.data<double>());
+  row.storage()->bump_version();
 }
 
 }  // namespace halftone

@@ -1,16 +1,59 @@
-// Shared parts of kernels over the rows of a matrix: a warp takes a short row, a block a long one,
-// and rows of any length are read in packs. Packs begin at multiples of their size from the
-// beginning of the tensor, so they are aligned. The first and the last pack of a row may include
-// elements of neighboring rows; only elements inside the row are used.
+// Sums, maxima and other reductions over the threads of a warp or a block. All threads must call
+// them and all get the result; the order of the sum is fixed, so results repeat.
 #pragma once
 
 #include <limits>
 
-#include <halftone/backends/cuda/block.h>
+#include <cuda_runtime.h>
+
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/values.h>
+#include <halftone/core/language.h>
+#include <halftone/core/math.h>
 
 namespace halftone::cuda {
+
+inline constexpr unsigned whole_warp = 0xffffffffu;
+inline constexpr int warp_lanes = 32, most_warps = 32;
+
+struct Sum {
+  template <class A> HT_HD A operator()(A a, A b) const { return a + b; }
+};
+struct Max {  // NaN wins
+  template <class A> HT_HD A operator()(A a, A b) const { return a != a || a > b ? a : b; }
+};
+struct Min {
+  template <class A> HT_HD A operator()(A a, A b) const { return a != a || a < b ? a : b; }
+};
+
+/// Reduces over the 32 lanes of a full warp.
+template <class A, class Combine> __device__ A warp_reduce(A value, Combine combine) {
+  for (int bits = warp_lanes / 2; bits > 0; bits /= 2)
+    value = combine(value, __shfl_xor_sync(whole_warp, value, bits));
+  return value;
+}
+
+/// Reduces over a one-dimensional block of a multiple of 32 threads. `neutral` must not change a
+/// result.
+template <class A, class Combine> __device__ A block_reduce(A value, Combine combine, A neutral) {
+  __shared__ A of_warps[most_warps];
+  const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;
+  const int warps = int(blockDim.x) / warp_lanes;
+  value = warp_reduce(value, combine);
+  if (warps == 1) return value;
+  if (lane == 0) of_warps[warp] = value;
+  __syncthreads();
+  value = warp_reduce(lane < warps ? of_warps[lane] : neutral, combine);
+  __syncthreads();  // of_warps may be written again
+  return value;
+}
+
+template <class A> __device__ A block_sum(A value) { return block_reduce(value, Sum{}, A(0)); }
+
+// Shared parts of kernels over the rows of a matrix: a warp takes a short row, a block a long one,
+// and rows of any length are read in packs. Packs begin at multiples of their size from the
+// beginning of the tensor, so they are aligned. The first and the last pack of a row may include
+// elements of neighboring rows; only elements inside the row are used.
 
 inline constexpr int most_row_threads = 512;
 /// Elements per pack in reductions: as many for float as for short floats, so that sums of the same
@@ -163,5 +206,47 @@ inline RowLaunch row_launch(const Context& context, int64_t rows, int64_t n, int
   const int64_t threads = std::min(wanted, most);
   return {shape_for_rows(context, rows, unsigned(threads)), false, packs <= threads * most_held};
 }
+
+// log(sum(exp(x))) in one pass: the sum so far is rescaled when the largest value grows (Milakov &
+// Gimelshein 2018). It stays in two parts, shift + log(sum): adding them would lose the logarithm
+// if values are huge.
+
+template <class C> struct ExpSum {
+  C largest = -std::numeric_limits<C>::infinity(), shift = 0, sum = 0;
+
+  /// Infinite values are not subtracted: exp(inf) and exp(-inf) are correct without it.
+  static __device__ C finite_or_zero(C value) {
+    return math::abs(value) <= std::numeric_limits<C>::max() ? value : C(0);
+  }
+  template <int size> __device__ void add(const C (&values)[size]) {
+    C most = values[0];
+#pragma unroll
+    for (int i = 1; i < size; ++i) most = values[i] > most || most != most ? values[i] : most;
+    if (most > largest) {
+      largest = most;
+      rescale(finite_or_zero(largest));
+    }
+#pragma unroll
+    for (int i = 0; i < size; ++i) sum += math::exp(values[i] - shift);
+  }
+  /// Joins the sums of all threads of the row; each of them gets the result.
+  __device__ void join(const Team& team) {
+    largest = team.reduce(largest, Max{}, -std::numeric_limits<C>::infinity());
+    rescale(finite_or_zero(largest));
+    sum = team.sum(sum);
+  }
+  __device__ C log_sum() const { return math::log(sum); }
+  /// Makes the sum NaN if softmax is NaN: with +inf somewhere, or -inf everywhere.
+  __device__ void refuse_infinite() {
+    if (!(sum > C(0) && sum <= std::numeric_limits<C>::max()))
+      sum = std::numeric_limits<C>::quiet_NaN();
+  }
+
+ private:
+  __device__ void rescale(C to) {
+    if (sum != C(0)) sum *= math::exp(shift - to);
+    shift = to;
+  }
+};
 
 }  // namespace halftone::cuda

@@ -1,16 +1,210 @@
+// The MPI functions that halftone uses, looked up when a launcher has started several processes: a
+// program that trains alone neither needs nor loads MPI. Handles that Open MPI stores in variables
+// of its library are looked up with them; those of MPICH are numbers.
+#pragma once
+
+#include <halftone/backends/mpi/mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <halftone/backends/opened_library.h>
+#include <halftone/core/communicator.h>
+#include <halftone/core/error.h>
+#include <halftone/core/files.h>
+
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+namespace halftone::mpi {
+
+struct Functions {
+  decltype(&MPI_Abort) abort;
+  decltype(&MPI_Allgather) allgather;
+  decltype(&MPI_Comm_dup) comm_dup;
+  decltype(&MPI_Comm_free) comm_free;
+  decltype(&MPI_Comm_rank) comm_rank;
+  decltype(&MPI_Comm_set_errhandler) comm_set_errhandler;
+  decltype(&MPI_Comm_size) comm_size;
+  decltype(&MPI_Comm_split_type) comm_split_type;
+  decltype(&MPI_Error_string) error_string;
+  decltype(&MPI_Finalize) finalize;
+  decltype(&MPI_Get_library_version) get_library_version;
+  decltype(&MPI_Init_thread) init_thread;
+  decltype(&MPI_Irecv) irecv;
+  decltype(&MPI_Isend) isend;
+  decltype(&MPI_Request_get_status) request_get_status;
+  decltype(&MPI_Test) test;
+  decltype(&MPI_Testall) testall;
+  decltype(&MPI_Waitall) waitall;
+
+  MPI_Comm comm_null, comm_self, comm_world;
+  MPI_Datatype byte_type, char_type, int_type;
+  MPI_Errhandler errors_return;
+  MPI_Info info_null;
+  MPI_Request request_null;
+};
+
+/// Returns null if the library cannot be opened or lacks a function.
+const Functions* functions();
+/// Returns the reason why functions() is null.
+std::string refusal();
+
+// Opens the MPI library that this build was configured with: by the loader's name for it, or by its
+// path.
+
+namespace {
+using Found = LibraryFunctions<Functions>;
+
+void find_handles([[maybe_unused]] OpenedLibrary& library, Functions& f) {
+#ifdef OPEN_MPI
+  library.find("ompi_mpi_comm_null", f.comm_null);
+  library.find("ompi_mpi_comm_self", f.comm_self);
+  library.find("ompi_mpi_comm_world", f.comm_world);
+  library.find("ompi_mpi_byte", f.byte_type);
+  library.find("ompi_mpi_char", f.char_type);
+  library.find("ompi_mpi_int", f.int_type);
+  library.find("ompi_mpi_errors_return", f.errors_return);
+  library.find("ompi_mpi_info_null", f.info_null);
+  library.find("ompi_request_null", f.request_null);
+#else
+  f.comm_null = MPI_COMM_NULL, f.comm_self = MPI_COMM_SELF, f.comm_world = MPI_COMM_WORLD;
+  f.byte_type = MPI_BYTE, f.char_type = MPI_CHAR, f.int_type = MPI_INT;
+  f.errors_return = MPI_ERRORS_RETURN, f.info_null = MPI_INFO_NULL;
+  f.request_null = MPI_REQUEST_NULL;
+#endif
+}
+
+Found found_library() {
+  Found found;
+  Functions& f = found.functions;
+  OpenedLibrary library({HALFTONE_MPI_SONAME, HALFTONE_MPI_PATH}, OpenedLibrary::Symbols::global);
+  if (!library.is_open())
+    return {{}, library.error() + ". Install the package that has " HALFTONE_MPI_SONAME};
+  library.find("MPI_Abort", f.abort);
+  library.find("MPI_Allgather", f.allgather);
+  library.find("MPI_Comm_dup", f.comm_dup);
+  library.find("MPI_Comm_free", f.comm_free);
+  library.find("MPI_Comm_rank", f.comm_rank);
+  library.find("MPI_Comm_set_errhandler", f.comm_set_errhandler);
+  library.find("MPI_Comm_size", f.comm_size);
+  library.find("MPI_Comm_split_type", f.comm_split_type);
+  library.find("MPI_Error_string", f.error_string);
+  library.find("MPI_Finalize", f.finalize);
+  library.find("MPI_Get_library_version", f.get_library_version);
+  library.find("MPI_Init_thread", f.init_thread);
+  library.find("MPI_Irecv", f.irecv);
+  library.find("MPI_Isend", f.isend);
+  library.find("MPI_Request_get_status", f.request_get_status);
+  library.find("MPI_Test", f.test);
+  library.find("MPI_Testall", f.testall);
+  library.find("MPI_Waitall", f.waitall);
+  find_handles(library, f);
+  if (!library.complete()) found.refusal = HALFTONE_MPI_SONAME " lacks functions of MPI";
+  return found;
+}
+}  // namespace
+
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
+
+// The thread that makes every MPI call: MPI makes no progress while a program computes, and allows
+// only one thread to call it (MPI_THREAD_FUNNELED, the thread that initialized it). It sleeps
+// between two checks while the main thread computes, and yields while the main thread waits.
+
+using Clock = std::chrono::steady_clock;
+
+/// An exchange under way. Once it is queued, the engine thread owns it, except `done` and `error`.
+struct Work {
+  std::string what{};
+  std::vector<Message> out{}, in{};
+  std::vector<MPI_Request> requests{};  // first the receives, then the sends
+  std::vector<int> senders{};           // the ranks that send the first requests
+  Clock::time_point first_in_line{};
+  bool warned = false;
+  bool done = false;    // guarded by the engine's mutex
+  std::string error{};  // MPI's error, complete once `done` is true
+};
+
+class EngineThread {
+ public:
+  /// Starts MPI and returns when the numbers below are known. Throws DeviceError if MPI refuses.
+  explicit EngineThread(const Functions& mpi);
+  /// Calls leave(), which may have been called before.
+  ~EngineThread();
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  int rank = 0, size = 1, local_rank = 0, local_size = 1, machines = 1;
+
+  void start(std::shared_ptr<Work> work);
+  void wait_for(const Work& work);
+  /// Prints the message and ends all ranks.
+  [[noreturn]] void abort(std::string_view message) noexcept;
+  /// Returns the first rank that has left, as of the last call; -1: none.
+  int left();
+  /// Ends this process's part: announces it to the others, waits for theirs, and ends MPI. If
+  /// others still need something from this rank, they find that it has left, and all end with exit
+  /// code 1.
+  void leave() noexcept;
+
+ private:
+  void run();
+  std::string text_of(int error) const;
+  [[noreturn]] void never_started() const;
+  void initialize();
+  bool take_new();
+  void post(Work& work);
+  bool progress(Work& work);
+  void look_at_the_clock(Work& work);
+  void say_goodbye();
+  bool others_have_left();
+  std::string missing(const Work& work);
+  [[noreturn]] void end_all(const std::string& message) noexcept;
+
+  // --- used only by the engine thread
+  const Functions& mpi_;
+  MPI_Comm communicator_;
+  std::deque<std::shared_ptr<Work>> under_way_{};
+  std::vector<MPI_Status> statuses_{};
+  int sequence_ = 0;
+  double patience_ = 300;  // seconds; 0: no limit
+  char goodbye_ = 1;
+  std::vector<char> goodbyes_{};
+  std::vector<MPI_Request> goodbyes_in_{}, goodbyes_out_{};
+  std::vector<bool> left_{};  // by rank
+
+  // --- shared by both threads
+  std::mutex mutex_{};
+  std::condition_variable wake_{}, done_{};
+  std::deque<std::shared_ptr<Work>> new_{};
+  std::string start_error_{}, last_words_{};
+  bool started_ = false, leaving_ = false, ended_ = false;
+  std::atomic<int> waiting_ = 0, first_left_ = -1;
+  std::atomic<bool> look_ = false;  // whether to check for ranks that leave
+  std::atomic<bool> aborting_ = false;
+  std::thread thread_{};  // last: it uses the members above
+};
+
 // Exchanges are posted and completed in the order of their arrival. Each has its own tag, so that
 // messages of a rank that is ahead are not confused. All messages are point to point: the receipt
 // of each is known separately, so a timeout can name the missing ranks.
-#include <algorithm>
-#include <cstdio>
-#include <utility>
-
-#include <sched.h>
-
-#include <halftone/backends/mpi/engine_thread.h>
-#include <halftone/core/error.h>
-
-namespace halftone::mpi {
 
 namespace {
 constexpr int tags = 32000, goodbye_tag = 32001;
@@ -305,3 +499,100 @@ void EngineThread::leave() noexcept {
 }
 
 }  // namespace halftone::mpi
+
+// The communicator of mpirun's processes: passes exchanges to the engine thread.
+
+namespace halftone {
+
+namespace {
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(const mpi::Functions& functions, int launched) : engine_(functions) {
+    if (engine_.size != launched)
+      fail<UsageError>("distributed", "started ", launched, " times, but MPI sees ", engine_.size,
+                       " of these processes: another MPI's mpirun started them, and this program "
+                       "opens ",
+                       mpi_description(), ". Use its own: mpirun.openmpi or mpirun.mpich.");
+    if (!environment_variable("OMP_NUM_THREADS"))
+      omp_set_num_threads(std::max(1, omp_get_num_procs() / engine_.local_size));
+    note_binding();
+  }
+
+  std::string_view name() const override { return "mpi"; }
+  int rank() const override { return engine_.rank; }
+  int size() const override { return engine_.size; }
+  int local_rank() const override { return engine_.local_rank; }
+  int machines() const override { return engine_.machines; }
+
+  std::shared_ptr<Exchange> exchange(std::string_view what, TrafficUse use,
+                                     std::span<const Message> out,
+                                     std::span<const Message> in) override {
+    auto work = std::make_shared<mpi::Work>();
+    work->what = what;
+    work->out.assign(out.begin(), out.end()), work->in.assign(in.begin(), in.end());
+    count(use, out);
+    engine_.start(work);
+    return std::make_shared<Waiting>(*this, std::move(work));
+  }
+  [[noreturn]] void abort(std::string_view message) noexcept override { engine_.abort(message); }
+  int left() override { return engine_.left(); }
+  void leave() noexcept { engine_.leave(); }
+
+ private:
+  struct Waiting final : Exchange {
+    MpiCommunicator& owner;
+    std::shared_ptr<mpi::Work> work;
+    Waiting(MpiCommunicator& o, std::shared_ptr<mpi::Work> w) : owner(o), work(std::move(w)) {}
+    void wait() override {
+      const auto begin = mpi::Clock::now();
+      owner.engine_.wait_for(*work);
+      owner.traffic_.waited += std::chrono::duration<double>(mpi::Clock::now() - begin).count();
+      if (!work->error.empty())
+        fail<DeviceError>("distributed", "\"", work->what, "\" failed: ", work->error,
+                          ". Do all ranks do the same?");
+    }
+  };
+
+  /// Notes if the launcher bound this process to a single core, where its threads take turns.
+  void note_binding() const {
+    cpu_set_t own;
+    if (engine_.rank != 0 || sched_getaffinity(0, sizeof own, &own) != 0) return;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (CPU_COUNT(&own) < cores / engine_.local_size)
+      std::fprintf(
+          stderr,
+          "[distributed] mpirun bound this process to %d of %ld cores: add --bind-to none\n",
+          CPU_COUNT(&own), cores);
+  }
+
+  mpi::EngineThread engine_;
+};
+
+MpiCommunicator* mpi_world = nullptr;
+}  // namespace
+
+bool mpi_present() { return mpi::functions() != nullptr; }
+
+std::string mpi_description() {
+  if (!mpi_present()) return mpi::refusal();
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  mpi::functions()->get_library_version(text, &length);
+  std::string line(text, std::size_t(length));
+  line.resize(std::min(line.size(), line.find_first_of(",\n")));
+  std::ranges::replace(line, '\t', ' ');
+  return line;
+}
+
+std::unique_ptr<Communicator> start_mpi(int launched) {
+  if (!mpi_present())
+    fail<UsageError>("distributed", "started as one of ", launched,
+                     " processes, but MPI cannot be opened: ", mpi::refusal(),
+                     ", or start one process.");
+  auto communicator = std::make_unique<MpiCommunicator>(*mpi::functions(), launched);
+  mpi_world = communicator.get();
+  std::atexit([] { mpi_world->leave(); });
+  return communicator;
+}
+
+}  // namespace halftone

@@ -2,7 +2,7 @@
 // kernels and surveys.
 #pragma once
 
-#include <halftone/backends/reference/runs.h>
+#include <halftone/backends/reference/loops.h>
 #include <halftone/core/formats/block_scale.h>
 
 namespace halftone::reference {

@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include <halftone/backends/reference/loops.h>
-#include <halftone/backends/reference/runs.h>
 
 namespace halftone::reference {
 

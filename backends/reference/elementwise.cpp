@@ -1,8 +1,11 @@
 // The formulas of core/formulas.h over strided tensors, in double with one rounding, for integers
 // in 64 bits. map() walks and converts; each formula is compiled once per list entry.
-#include <halftone/backends/reference/reference.h>
+#include <cmath>
+#include <numbers>
 
-#include <halftone/backends/reference/map.h>
+#include <halftone/backends/reference/loops.h>
+#include <halftone/backends/reference/reference.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 
@@ -57,6 +60,77 @@ void ReferenceBackend::compare(FormulaCall call, const Tensor& a, const Tensor& 
     if (is_floating(a.dtype()) || is_floating(b.dtype()))
       map<double>([&](double u, double v) { return f.forward(u, v); }, y, a, b);
     else map<int64_t>([&](int64_t u, int64_t v) { return f.forward(u, v); }, y, a, b);
+  });
+}
+
+// Random numbers: element i in memory order uses word i % 4 of Philox counter offset + i / 4 on
+// every device, so results depend only on the key. Values are computed in double and rounded once.
+
+using namespace reference;
+
+namespace {
+
+/// Calls body(first, count, words) for blocks of a dense tensor; words has whole groups of four.
+template <class Body> void each_random_block(RandomKey key, int64_t numel, const Body& body) {
+  parallel_pieces(numel, block_length, [&](int64_t begin, int64_t end) {
+    std::array<uint32_t, 4> words[block_length / 4];
+    for (int64_t i = begin; i < end; i += 4)
+      words[(i - begin) / 4] = Philox::words(key.seed, key.offset + uint64_t(i) / 4);
+    body(begin, end - begin, words[0].data());
+  });
+}
+
+}  // namespace
+
+void ReferenceBackend::uniform(double low, double high, RandomKey key, Tensor& y) {
+  const double below =
+      visit_floating(y.dtype(), "uniform", [&]<class T>() { return largest_below<T>(high); });
+  each_random_block(key, y.numel(), [&](int64_t first, int64_t count, const uint32_t* words) {
+    double values[block_length];
+    for (int64_t i = 0; i < count; ++i) {
+      const double value = low + (high - low) * double(Philox::uniform(words[i]));
+      values[i] = std::min(value, below);  // rounding to y's dtype could give `high`
+    }
+    store(values, count, y, first);
+  });
+}
+
+void ReferenceBackend::normal(double mean, double std, RandomKey key, Tensor& y) {
+  each_random_block(key, y.numel(), [&](int64_t first, int64_t count, const uint32_t* words) {
+    double values[block_length];
+    // Box & Muller 1958: two uniform numbers, the first on (0, 1], give two normal ones.
+    for (int64_t i = 0; i < count; i += 2) {
+      const double u1 = 1.0 - double(Philox::uniform(words[i]));
+      const double angle = 2 * std::numbers::pi * double(Philox::uniform(words[i + 1]));
+      const double radius = std::sqrt(-2 * elementary::log(u1));
+      values[i] = mean + std * (radius * elementary::cos(angle));
+      values[i + 1] = mean + std * (radius * elementary::sin(angle));
+    }
+    store(values, count, y, first);
+  });
+}
+
+void ReferenceBackend::random_integers(int64_t low, int64_t high, RandomKey key, Tensor& y) {
+  const uint64_t range = uint64_t(high) - uint64_t(low);
+  if (high <= low || range > (uint64_t(1) << 32))
+    fail<UsageError>("randint", "cannot draw from [", low, ", ", high,
+                     "): the range must hold 1 to 2^32 integers. Choose other bounds.");
+  each_random_block(key, y.numel(), [&](int64_t first, int64_t count, const uint32_t* words) {
+    int64_t values[block_length];
+    for (int64_t i = 0; i < count; ++i) values[i] = low + int64_t((words[i] * range) >> 32);
+    store(values, count, y, first);
+  });
+}
+
+void ReferenceBackend::dropout(const Tensor& x, double p, RandomKey key, Tensor& y) {
+  each_random_block(key, y.numel(), [&](int64_t first, int64_t count, const uint32_t* words) {
+    double values[block_length];
+    load(x, first, count, values);
+    for (int64_t i = 0; i < count; ++i) {
+      const bool kept = double(Philox::uniform(words[i])) >= p;
+      values[i] = kept ? values[i] / (1 - p) : 0.0;
+    }
+    store(values, count, y, first);
   });
 }
 

@@ -1,8 +1,8 @@
 // convert_run(): converts every dtype to every other in one loop. It is compiled once here, so
 // kernels need no instantiation per dtype.
-#include <cstring>
+#include <halftone/backends/reference/loops.h>
 
-#include <halftone/backends/reference/runs.h>
+#include <cstring>
 
 namespace halftone::reference {
 

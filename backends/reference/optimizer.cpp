@@ -8,8 +8,7 @@
 #include <atomic>
 #include <cmath>
 
-#include <halftone/backends/reference/map.h>
-#include <halftone/backends/reference/update_scalars.h>
+#include <halftone/backends/reference/loops.h>
 
 namespace halftone {
 

@@ -1,12 +1,15 @@
 // Quantizers element by element, with the functions of core/formats/quantizer.h; other backends must match
 // them to the bit.
-#include <halftone/backends/reference/reference.h>
-
 #include <cmath>
+#include <cstring>
+#include <limits>
 
 #include <halftone/backends/reference/block_scales.h>
-#include <halftone/backends/reference/runs.h>
+#include <halftone/backends/reference/loops.h>
+#include <halftone/backends/reference/reference.h>
 #include <halftone/core/formats/block_scale.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/survey.h>
 
 namespace halftone {
 
@@ -166,6 +169,208 @@ void ReferenceBackend::next_scales(const Quantizer& quantizer, Tensor& amax, Ten
                scale.data<float>()[i]);
   for (const Tensor* written : {&amax, &history, &position, &scale})
     written->storage()->bump_version();
+}
+
+// Surveys element by element, with survey_element() of core/formats/survey.h. Each piece of the tensor has
+// its own row, and rows are added up in the order of the pieces: the sums do not depend on threads.
+
+using namespace reference;
+
+namespace {
+
+constexpr int64_t most_pieces = 64;
+
+/// The counts of one piece of the tensor. Whole numbers add up faster than doubles.
+struct Piece {
+  std::array<int64_t, Survey::binades> binade{};
+  SurveySums sums{};
+};
+
+/// A stretch of neighboring elements with one scale.
+class Stretches {
+ public:
+  Stretches(const Tensor& x, const Tensor& y, const QuantizeCall* call, const QuantizeNumbers& n)
+      : x_(x),
+        y_(y),
+        numbers_(survey_numbers(call)),
+        quantizer_(n),
+        clips_(call && call->unclipped.defined()),
+        original_(clips_ ? call->unclipped : x) {}
+
+  void add(const Scale& scale, int64_t first, int64_t count, Piece& to) const {
+    float before[block_length], used[block_length], after[block_length];
+    constexpr float beyond = std::numeric_limits<float>::infinity();
+    for (int64_t begin = 0; begin < count; begin += block_length) {
+      const int64_t length = std::min(block_length, count - begin);
+      load(original_, first + begin, length, before);
+      if (!numbers_.rounds) {
+        count_all(to, length, [&](int64_t i, SurveySums& sums) {
+          return survey_element({}, scale, before[i], 0, before[i], sums);
+        });
+        continue;
+      }
+      load(y_, first + begin, length, after);
+      if (clips_) {  // a clipped number counts as saturated
+        load(x_, first + begin, length, used);
+        count_all(to, length, [&](int64_t i, SurveySums& sums) {
+          const float scaled =
+              used[i] != before[i] ? beyond : scaled_in(quantizer_, scale, used[i]);
+          return survey_element(numbers_, scale, before[i], scaled, after[i], sums);
+        });
+        continue;
+      }
+      count_all(to, length, [&](int64_t i, SurveySums& sums) {
+        return survey_element(numbers_, scale, before[i], scaled_in(quantizer_, scale, before[i]),
+                              after[i], sums);
+      });
+    }
+  }
+  uint32_t largest(int64_t first, int64_t count) const {
+    float values[block_length];
+    uint32_t largest = 0;
+    for (int64_t begin = 0; begin < count; begin += block_length) {
+      const int64_t length = std::min(block_length, count - begin);
+      load(x_, first + begin, length, values);
+      for (int64_t i = 0; i < length; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+    }
+    return largest;
+  }
+
+ private:
+  /// Counts in local sums, which stay in registers.
+  template <class F> static void count_all(Piece& to, int64_t length, F&& element) {
+    SurveySums sums = to.sums;
+    for (int64_t i = 0; i < length; ++i)
+      if (const int bin = element(i, sums); bin >= 0) ++to.binade[std::size_t(bin)];
+    to.sums = sums;
+  }
+
+  const Tensor &x_, &y_;
+  SurveyNumbers numbers_;
+  const QuantizeNumbers& quantizer_;
+  bool clips_;
+  const Tensor& original_;
+};
+
+/// Calls add(unit, piece's row) for all units, which are shared evenly by the pieces.
+template <class F> void in_pieces(int64_t units, Tensor& row, F&& add) {
+  const int64_t each = pieces_of(units, std::min(units, most_pieces));
+  std::vector<Piece> own(std::size_t(pieces_of(units, each)));
+  parallel_pieces(units, each, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) add(unit, own[std::size_t(begin / each)]);
+  });
+  Survey total;
+  std::memcpy(static_cast<void*>(&total), row.data<double>(), sizeof total);
+  for (const Piece& piece : own) {
+    for (std::size_t i = 0; i < piece.binade.size(); ++i)
+      total.binade[i] += double(piece.binade[i]);
+    total.sums.merge(piece.sums);
+  }
+  std::memcpy(row.data<double>(), static_cast<const void*>(&total), sizeof total);
+  row.storage()->bump_version();
+}
+
+float scalar_or(const Tensor& x, float otherwise) {
+  return x.defined() ? *x.data<float>() : otherwise;
+}
+
+}  // namespace
+
+void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* call,
+                              Tensor& row) {
+  if (x.numel() == 0) return;
+  const QuantizeNumbers n = call ? numbers_of(call->quantizer) : QuantizeNumbers{};
+  const Stretches stretches(x, y, call, n);
+  if (n.per != Scaling::Per::block) {
+    Scale scale;
+    if (n.per == Scaling::Per::tensor)
+      scale = scale_per_tensor(n.from_history ? scalar_or(call->scale, 1)
+                                              : scale_of_tensor(n, scalar_or(call->amax, 0)));
+    in_pieces(pieces_of(x.numel(), grain_length), row, [&](int64_t unit, Piece& to) {
+      const int64_t first = unit * grain_length;
+      stretches.add(scale, first, std::min(grain_length, x.numel() - first), to);
+    });
+    return;
+  }
+  const int64_t columns = x.size(-1), rows = x.numel() / columns;
+  in_pieces(pieces_of(rows, n.rows), row, [&](int64_t unit, Piece& to) {
+    const int64_t begin = unit * n.rows, end = std::min(rows, begin + n.rows);
+    const float amax_above_blocks = amax_above(n, floats_of(call->amax), begin);
+    for (int64_t column = 0; column < columns; column += n.columns) {
+      const int64_t width = std::min<int64_t>(n.columns, columns - column);
+      uint32_t largest = 0;
+      for (int64_t r = begin; r < end; ++r)
+        largest = std::max(largest, stretches.largest(r * columns + column, width));
+      const float amax = std::bit_cast<float>(largest > 0x7f800000u ? nan_magnitude : largest);
+      const Scale scale =
+          n.plain ? scale_of_block(n, amax, amax_above_blocks)
+                  : scale_by_elements(n, *call, x, begin * columns + column, end - begin,
+                                      std::min<int64_t>(n.columns, columns - column), amax);
+      for (int64_t r = begin; r < end; ++r) stretches.add(scale, r * columns + column, width, to);
+    }
+  });
+}
+
+// Matrix products whose sums stay on a grid; they are computed one after the other
+// (core/formats/number_format.h).
+
+using namespace reference;
+
+namespace {
+
+/// The part of a matrix that one result needs: the start of its row (column), and the step along k.
+struct Line {
+  int64_t offset, step;
+};
+Line line_of(const Tensor& x, int64_t batch, int64_t index, int across, int along) {
+  const int64_t batch_step = x.rank() == 3 && x.size(0) > 1 ? x.strides()[0] : 0;
+  return {batch * batch_step + index * x.strides()[x.rank() + across],
+          x.strides()[x.rank() + along]};
+}
+
+float sum_of_products(const Grid& grid, const Accumulator& accumulator, const Tensor& a, Line row,
+                      const Tensor& b, Line column, int64_t k) {
+  const int64_t chunk = accumulator.chunk > 0 ? accumulator.chunk : std::max<int64_t>(k, 1);
+  float total = 0, left[block_length], right[block_length];
+  for (int64_t first = 0; first < k; first += chunk) {
+    const int64_t end = std::min(k, first + chunk);
+    float sum = 0;
+    for (int64_t begin = first; begin < end; begin += block_length) {
+      const int64_t count = std::min(block_length, end - begin);
+      load(a, row.offset + begin * row.step, row.step, count, left);
+      load(b, column.offset + begin * column.step, column.step, count, right);
+      for (int64_t i = 0; i < count; ++i) {
+        const float longer = rounded_sum(sum, rounded_product(left[i], right[i]));
+        sum = visit_rounding(accumulator.rounding,
+                             [&]<Rounding r>() { return round_on<r, true>(grid, longer, 0); });
+      }
+    }
+    total = rounded_sum(total, sum);
+  }
+  return total;
+}
+
+}  // namespace
+
+void ReferenceBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                           const Accumulator& accumulator, Tensor& c) {
+  if (c.numel() == 0) return;
+  const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
+  const Grid grid = grid_of(accumulator.grid, accumulator.rounding);
+  parallel_pieces(c.numel() / n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t column = 0; column < n; ++column) {
+        const int64_t batch = row / m;
+        float sum = sum_of_products(grid, accumulator, a, line_of(a, batch, row % m, -2, -1), b,
+                                    line_of(b, batch, column, -1, -2), k);
+        if (bias.defined()) {
+          float added;
+          load(bias, column * bias.strides()[0], 1, &added);
+          sum = rounded_sum(sum, added);
+        }
+        store(&sum, 1, c, row * n + column);
+      }
+  });
 }
 
 }  // namespace halftone

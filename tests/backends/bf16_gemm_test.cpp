@@ -10,7 +10,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/gemm.h>
-#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/staging.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 

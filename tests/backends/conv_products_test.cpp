@@ -9,8 +9,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/conv_products.h>
-#include <halftone/backends/cpu/depthwise.h>
-#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/staging.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
 

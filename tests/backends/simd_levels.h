@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/staging.h>
 
 namespace halftone::test {
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/backends/cuda/cudnn/graph.h>
 
 #include "fixtures_directory.h"
 

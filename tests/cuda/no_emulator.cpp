@@ -1,6 +1,6 @@
 // For the tests of tests/cuda_emulation that compare kernels with the reference, on a GPU: the
 // functions of the emulator that they call. A GPU has only its own order of threads.
-#include <halftone/backends/cuda/library_calls.h>
+#include <halftone/backends/cuda/libraries.h>
 
 #include "../cuda_emulation/emulator.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/backends/cpu/gemm.h>
-#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/staging.h>
 #include <halftone/core/device.h>
 #include <halftone/core/math.h>
 

@@ -1,17 +1,279 @@
-// Convolutions. Data stays NHWC. oneDNN chooses the weights' layout; the wrapper converts from and
-// to PyTorch's.
+// All differences between oneDNN 2.6 and 3.x, and the shared parts of the wrappers: engine, stream,
+// descriptors, the plan cache, and the execution of a plan. No other file mentions a version.
+#pragma once
+
 #include <halftone/backends/cpu/onednn/onednn.h>
 
+#include <array>
 #include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
+#include <dnnl.hpp>
 #include <omp.h>
 
-#include <halftone/backends/cpu/onednn/adapter.h>
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/team.h>
+#include <halftone/core/device.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::onednn {
+
+dnnl::engine& engine();
+dnnl::stream& stream();
+/// Returns the oneDNN dtype, if this backend uses oneDNN for it: f32, and bf16 if there are
+/// instructions for it.
+std::optional<dnnl::memory::data_type> data_type(DType dtype);
+
+/// Builds a primitive description. oneDNN 2 first needs an operation descriptor, 3 takes its
+/// arguments directly. `hint` is the forward description if a backward one needs it.
+template <class Primitive, class Hint, class... Arguments>
+typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attributes,
+                                            const Hint& hint, const Arguments&... arguments) {
+  using Description = typename Primitive::primitive_desc;
+  constexpr bool hinted = !std::is_same_v<Hint, std::nullopt_t>;
+  if constexpr (requires { typename Primitive::desc; }) {
+    const typename Primitive::desc operation(arguments...);
+    if constexpr (hinted) return Description(operation, attributes, engine(), hint);
+    else return Description(operation, attributes, engine());
+  } else {
+    if constexpr (hinted) return Description(engine(), arguments..., hint, attributes);
+    else return Description(engine(), arguments..., attributes);
+  }
+}
+
+/// Returns the number of threads for oneDNN: one inside another region, else cpu_threads(), which a
+/// parallel region does get. omp_get_max_threads(), which oneDNN calls, may return more.
+int team_size();
+/// While it exists, omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
+/// oneDNN cuts its work into that many parts, and its kernels wait for that many threads.
+class TeamScope {
+ public:
+  TeamScope();
+  ~TeamScope();
+  TeamScope(const TeamScope&) = delete;
+  TeamScope& operator=(const TeamScope&) = delete;
+
+ private:
+  int threads_before_, dynamic_before_;
+};
+
+/// The identity of a plan as numbers: the operation, team_size(), shapes, strides, dtypes and
+/// attributes.
+using PlanKey = std::vector<int64_t>;
+struct PlanKeyHash {
+  std::size_t operator()(const PlanKey& key) const {
+    std::size_t h = 1469598103934665603ull;
+    for (int64_t v : key) h = (h ^ std::size_t(v)) * 1099511628211ull;
+    return h;
+  }
+};
+
+/// An argument for which the primitive may need another layout than the tensor's.
+struct Layout {
+  dnnl::memory::desc plain, wanted;
+  std::optional<dnnl::reorder> reorder;  // plain -> wanted for inputs, wanted -> plain for outputs
+};
+Layout input_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
+Layout output_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
+
+/// A built primitive with the layouts of its arguments, by oneDNN argument number.
+struct Plan {
+  dnnl::primitive primitive;
+  std::vector<std::pair<int, Layout>> inputs{}, outputs{};
+  int64_t scratchpad_bytes = 0;
+  dnnl::memory::desc scratchpad{};
+  std::string implementation{};
+};
+
+/// Returns the plan for a key, built by `build` the first time. Returns null if oneDNN refuses, or
+/// would use its scalar reference implementation. Forgets all plans when there are 4,096, so that a
+/// program whose shapes always change does not grow. Thread-safe.
+std::shared_ptr<const Plan> plan_for(std::string_view op, const PlanKey& key,
+                                     const std::function<Plan()>& build);
+
+/// Fills in the values that every plan takes from its primitive description.
+template <class Description> void finish(Plan& plan, const Description& description) {
+  plan.scratchpad = description.scratchpad_desc();
+  plan.scratchpad_bytes = int64_t(plan.scratchpad.get_size());
+  plan.implementation = description.impl_info_str();
+}
+/// Returns the attributes of all plans: scratch memory comes from halftone, so that the ledger
+/// counts it.
+dnnl::primitive_attr user_scratchpad();
+
+/// Runs a plan on raw pointers, given in the order of its inputs and outputs. Converts library
+/// errors to DeviceError.
+void execute(std::string_view op, const std::shared_ptr<const Plan>& plan,
+             std::span<const void* const> inputs, std::span<void* const> outputs);
+
+// Engine, plan cache and execution.
+
+namespace {
+constexpr std::size_t most_plans = 4096;  // about 70 KB each
+thread_local std::shared_ptr<const Plan> last_plan;
+
+struct Plans {
+  std::mutex mutex;
+  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> built;  // null: declined
+};
+Plans& plans() {
+  static Plans* instance = new Plans;  // never destroyed: oneDNN's own statics may be destroyed
+                                       // first
+  return *instance;
+}
+
+std::string version() {
+  const dnnl_version_t* v = dnnl_version();
+  return "oneDNN " + std::to_string(v->major) + '.' + std::to_string(v->minor) + '.' +
+         std::to_string(v->patch);
+}
+
+/// Returns whether oneDNN, with or without a cap by ONEDNN_MAX_CPU_ISA, has instructions for bf16.
+/// Without them it emulates bf16 on AVX-512 at a third of the speed of f32.
+bool bf16_is_native() {
+  static const bool native = [] {
+    constexpr auto wanted = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // a set of bits
+    return (unsigned(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+  }();
+  return native;
+}
+}  // namespace
+
+int team_size() { return omp_in_parallel() ? 1 : cpu_threads(); }
+
+TeamScope::TeamScope()
+    : threads_before_(omp_get_max_threads()), dynamic_before_(omp_get_dynamic()) {
+  omp_set_num_threads(team_size());
+  omp_set_dynamic(0);
+}
+TeamScope::~TeamScope() {
+  omp_set_num_threads(threads_before_);
+  omp_set_dynamic(dynamic_before_);
+}
+
+dnnl::engine& engine() {
+  static dnnl::engine* instance = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *instance;
+}
+
+dnnl::stream& stream() {
+  thread_local dnnl::stream instance(engine());
+  return instance;
+}
+
+std::optional<dnnl::memory::data_type> data_type(DType dtype) {
+  if (dtype == f32) return dnnl::memory::data_type::f32;
+  if (dtype == bf16 && bf16_is_native()) return dnnl::memory::data_type::bf16;
+  return std::nullopt;
+}
+
+Layout input_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+  Layout layout{plain, wanted, {}};
+  if (plain != wanted) layout.reorder = dnnl::reorder({engine(), plain, engine(), wanted});
+  return layout;
+}
+
+Layout output_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+  Layout layout{plain, wanted, {}};
+  if (plain != wanted) layout.reorder = dnnl::reorder({engine(), wanted, engine(), plain});
+  return layout;
+}
+
+dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+std::shared_ptr<const Plan> plan_for(std::string_view op, const PlanKey& key,
+                                     const std::function<Plan()>& build) {
+  const std::lock_guard lock(plans().mutex);
+  if (plans().built.size() >= most_plans && !plans().built.contains(key)) plans().built.clear();
+  const auto [place, is_new] = plans().built.try_emplace(key);
+  if (is_new) {
+    const TeamScope team;
+    try {
+      Plan plan = build();
+      const bool scalar =
+          plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
+      if (!scalar) place->second = std::make_shared<const Plan>(std::move(plan));
+    } catch (const dnnl::error& error) {
+      // A request that has no primitive, or that oneDNN calls invalid (for example a negative
+      // padding after a dilated window), is declined and goes to the own kernels; only lack of
+      // memory is an error.
+      if (error.status == dnnl_out_of_memory) {
+        plans().built.erase(place);
+        fail<DeviceError>(running_operation(op), version(),
+                          " cannot build the primitive: ", error.what(),
+                          ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
+      }
+    } catch (...) {  // otherwise later calls would find a declined plan
+      plans().built.erase(place);
+      throw;
+    }
+  }
+  return place->second;
+}
+
+void execute(std::string_view op, const std::shared_ptr<const Plan>& shared,
+             std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const Plan& plan = *shared;
+  using reference::Workspace;
+  const TeamScope team;
+  std::vector<std::unique_ptr<Workspace<std::byte>>> temporaries;
+  std::unordered_map<int, dnnl::memory> arguments;
+  std::vector<std::pair<dnnl::memory, dnnl::memory>> results;  // reordered outputs: wanted, plain
+  const auto temporary = [&](const dnnl::memory::desc& desc) {
+    temporaries.push_back(std::make_unique<Workspace<std::byte>>(int64_t(desc.get_size())));
+    return dnnl::memory(desc, engine(), temporaries.back()->data());
+  };
+  try {
+    for (std::size_t i = 0; i < plan.inputs.size(); ++i) {
+      const auto& [name, layout] = plan.inputs[i];
+      dnnl::memory plain(layout.plain, engine(), const_cast<void*>(inputs[i]));
+      if (layout.reorder) {
+        dnnl::memory wanted = temporary(layout.wanted);
+        layout.reorder->execute(stream(), plain, wanted);
+        plain = wanted;
+      }
+      arguments.emplace(name, plain);
+    }
+    for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+      const auto& [name, layout] = plan.outputs[i];
+      dnnl::memory plain(layout.plain, engine(), outputs[i]);
+      if (layout.reorder) results.emplace_back(temporary(layout.wanted), plain);
+      arguments.emplace(name, layout.reorder ? results.back().first : plain);
+    }
+    if (plan.scratchpad_bytes > 0)
+      arguments.emplace(DNNL_ARG_SCRATCHPAD, temporary(plan.scratchpad));
+    plan.primitive.execute(stream(), arguments);
+    std::size_t next = 0;
+    for (const auto& [name, layout] : plan.outputs)
+      if (layout.reorder) {
+        layout.reorder->execute(stream(), results[next].first, results[next].second);
+        ++next;
+      }
+    stream().wait();
+  } catch (const dnnl::error& error) {
+    fail<DeviceError>(running_operation(op), version(), " failed in ", plan.implementation, ": ",
+                      error.what(), ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
+  }
+  last_plan = shared;
+}
+
+std::string description() { return version(); }
+std::string last_implementation() { return last_plan ? last_plan->implementation : std::string(); }
+
+// Convolutions. Data stays NHWC. oneDNN chooses the weights' layout; the wrapper converts from and
+// to PyTorch's.
 
 namespace {
 using Dims4 = dnnl::memory::dims;
@@ -199,6 +461,64 @@ bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry
   const void* inputs[] = {x.raw_data(), dy.raw_data()};
   void* outputs[] = {dw.raw_data()};
   execute("conv2d", plan, inputs, outputs);
+  return true;
+}
+
+// Products of bf16 matrices on AVX512-BF16. f32 products and those on AMX use the own kernels
+// (backends/cpu/gemm.h), which are faster than oneDNN 2.6's; f16 has no primitive there.
+
+namespace {
+dnnl::memory::desc strided(const Tensor& x) {
+  return dnnl::memory::desc(dnnl::memory::dims(x.shape().begin(), x.shape().end()),
+                            *data_type(x.dtype()),
+                            dnnl::memory::dims(x.strides().begin(), x.strides().end()));
+}
+
+/// Returns whether oneDNN would take the elements between those of a for elements of a. Version 3.7
+/// does on AVX-512 if a has one row with holes (brg_matmul:avx512_core). Such rows are rare, so
+/// other versions do not compute them either.
+bool misreads(const Tensor& a) { return a.shape()[-2] == 1 && a.strides()[-1] != 1; }
+}  // namespace
+
+bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+  const bool batch_stands =
+      a.rank() == 3 && (a.strides()[0] == 0 || b.strides()[0] == 0) && c.shape()[0] != 1;
+  if (!data_type(a.dtype()) || !data_type(b.dtype()) || !data_type(c.dtype()) || batch_stands ||
+      misreads(a))
+    return false;
+  if (bias.defined() && !data_type(bias.dtype())) return false;
+  PlanKey key{3,
+              team_size(),
+              int64_t(a.dtype()),
+              int64_t(b.dtype()),
+              int64_t(c.dtype()),
+              bias.defined() ? int64_t(bias.dtype()) : -1};
+  for (const Tensor* t : {&a, &b, static_cast<const Tensor*>(&c)}) {
+    key.insert(key.end(), t->shape().begin(), t->shape().end());
+    key.insert(key.end(), t->strides().begin(), t->strides().end());
+  }
+  const std::shared_ptr<const Plan> plan = plan_for("matmul", key, [&] {
+    dnnl::memory::dims bias_dims(std::size_t(c.rank()), 1);
+    bias_dims.back() = c.shape()[c.rank() - 1];
+    const dnnl::memory::desc row =
+        bias.defined() ? dnnl::memory::desc(bias_dims, *data_type(bias.dtype()),
+                                            c.rank() == 3 ? dnnl::memory::format_tag::abc
+                                                          : dnnl::memory::format_tag::ab)
+                       : dnnl::memory::desc();
+    const auto description = describe<dnnl::matmul>(user_scratchpad(), std::nullopt, strided(a),
+                                                    strided(b), row, strided(c));
+    Plan built{.primitive = dnnl::matmul(description)};
+    built.inputs = {{DNNL_ARG_SRC, input_layout(strided(a), strided(a))},
+                    {DNNL_ARG_WEIGHTS, input_layout(strided(b), strided(b))}};
+    if (bias.defined()) built.inputs.push_back({DNNL_ARG_BIAS, input_layout(row, row)});
+    built.outputs = {{DNNL_ARG_DST, output_layout(strided(c), strided(c))}};
+    finish(built, description);
+    return built;
+  });
+  if (!plan) return false;
+  const void* inputs[] = {a.raw_data(), b.raw_data(), bias.defined() ? bias.raw_data() : nullptr};
+  void* outputs[] = {c.raw_data()};
+  execute("matmul", plan, inputs, outputs);
   return true;
 }
 

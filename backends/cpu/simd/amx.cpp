@@ -1,8 +1,8 @@
 // Products of bf16 panels on AMX: a tile of a holds 16 rows of 32 depths, a tile of b 16 pairs of
 // depths for 16 columns, and one instruction adds their product to a tile of 16 x 16 floats. Two
 // tiles of a by two of b need one tile load per multiplication.
-#include <halftone/backends/cpu/simd/amx.h>
-#include <halftone/backends/cpu/simd/panel_rows.h>
+#include <halftone/backends/cpu/simd/bf16_native.h>
+#include <halftone/backends/cpu/simd/panels.h>
 
 namespace halftone::simd::amx {
 

@@ -82,4 +82,115 @@ void fill_elementwise(Kernels& table) {
   table.accumulate = accumulate, table.subtract = subtract, table.scale = scale, table.lerp = lerp;
 }
 
+// Optimizer updates, in one pass over everything that they read and write; weight forms; the check
+// of scaled gradients.
+
+/// One loop per rule and mask of states; states outside of the mask are never touched.
+template <class Rule, StateMask mask>
+static void update_as(const UpdateNumbers& u, const float* gradient, float* weight,
+                      float* const* states, int64_t n) {
+  using Has = StaticStates<mask>;
+  typename Rule::template Numbers<float> numbers;
+  __builtin_memcpy(&numbers, u.numbers, sizeof numbers);
+  float *const s0 = states[0], *const s1 = states[1], *const s2 = states[2];
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    float state[3] = {Has::has(0) ? s0[i] : 0, Has::has(1) ? s1[i] : 0, Has::has(2) ? s2[i] : 0};
+    float w = weight[i];
+    Rule::apply(numbers, Has{}, gradient[i], w, state);
+    weight[i] = w;
+    if (Has::has(0)) s0[i] = state[0];
+    if (Has::has(1)) s1[i] = state[1];
+    if (Has::has(2)) s2[i] = state[2];
+  }
+}
+
+template <class Rule, StateMask... masks>
+static void update_rule(StateMasks<masks...> /*kinds*/, const UpdateNumbers& u,
+                        const float* gradient, float* weight, float* const* states, int64_t n) {
+  ((u.states == masks ? update_as<Rule, masks>(u, gradient, weight, states, n) : void()), ...);
+}
+
+static void update(const UpdateNumbers& u, const float* gradient, float* weight,
+                   float* const* states, int64_t n) {
+  visit_index(UpdateRules{}, u.rule, [&]<class Rule>() {
+    update_rule<Rule>(typename Rule::Kinds{}, u, gradient, weight, states, n);
+  });
+}
+
+/// Calls visitor.operator()<Form>() for the form if it stores an i16 (`halves`), or if it does not.
+template <bool halves, class Visitor> static void visit_form(WeightForm form, Visitor visitor) {
+  visit_index(WeightForms{}, int(form), [&]<class Form>() {
+    if constexpr ((Form::companion_dtype(bf16) == i16) == halves)
+      visitor.template operator()<Form>();
+  });
+}
+
+static void decode(WeightForm form, const float* parameter, const float* companion, float* weight,
+                   int64_t n) {
+  visit_form<false>(form, [&]<class Form>() {
+    constexpr bool both = !Form::companion.empty();
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i)
+      weight[i] = Form::decode(parameter[i], both ? companion[i] : 0.0f);
+  });
+}
+
+static void encode(WeightForm form, const float* weight, const uint16_t* random, float* parameter,
+                   float* companion, int64_t n) {
+  visit_form<false>(form, [&]<class Form>() {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      const auto kept = Form::encode(weight[i], Form::uses_rounded ? parameter[i] : weight[i],
+                                     Form::uses_random ? random[i] : uint16_t(0));
+      parameter[i] = kept.parameter;
+      if constexpr (!Form::companion.empty()) companion[i] = kept.companion;
+    }
+  });
+}
+
+static void decode_halves(WeightForm form, const uint16_t* parameter, const int16_t* companion,
+                          float* weight, int64_t n) {
+  visit_form<true>(form, [&]<class Form>() {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i)
+      weight[i] = Form::decode(__builtin_bit_cast(float, uint32_t(parameter[i]) << 16),
+                               float(companion[i]));
+  });
+}
+
+static void encode_halves(WeightForm form, const float* weight, uint16_t* parameter,
+                          int16_t* companion, int64_t n) {
+  visit_form<true>(form, [&]<class Form>() {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      const auto kept = Form::encode(weight[i], weight[i], uint16_t(0));
+      parameter[i] = uint16_t(__builtin_bit_cast(uint32_t, kept.parameter) >> 16);
+      companion[i] = int16_t(int32_t(kept.companion));
+    }
+  });
+}
+
+static bool unscale(const float* x, float factor, float* y, int64_t n) {
+  constexpr uint32_t exponent = 0x7f800000u;  // all ones: infinite or NaN
+  uint32_t found = 0;
+  if (!y) {
+    for (int64_t i = 0; i < n; ++i)
+      found |= (__builtin_bit_cast(uint32_t, x[i]) & exponent) == exponent;
+    return found == 0;
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    found |= (__builtin_bit_cast(uint32_t, x[i]) & exponent) == exponent;
+    y[i] = x[i] * factor;
+  }
+  return found == 0;
+}
+
+void fill_training(Kernels& table) {
+  table.update = update, table.decode = decode, table.encode = encode;
+  table.decode_halves = decode_halves, table.encode_halves = encode_halves;
+  table.unscale = unscale;
+}
+
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -1,7 +1,6 @@
 // f16 with F16C, eight at a time. Widening is exact and narrowing is correctly rounded, including
 // subnormals.
 
-#include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {

@@ -3,7 +3,6 @@
 // widened), and a tile of c stays in registers for the whole depth. a panel: [depth][tile_rows], b
 // panel: [depth][tile_columns].
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/backends/cpu/simd/multiply_add.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 

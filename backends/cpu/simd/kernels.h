@@ -1,6 +1,6 @@
 // The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. Each
 // loop exists once per instruction set, compiled from the same sources with other flags;
-// backends/cpu/isa.h selects a table at run time. The callers (backends/cpu/*.cpp) handle threads,
+// backends/cpu/staging.h selects a table at run time. The callers (backends/cpu/*.cpp) handle threads,
 // strides and dtypes, and stage short floats through small float buffers.
 #pragma once
 

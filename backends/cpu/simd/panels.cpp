@@ -1,6 +1,6 @@
 // bf16 panels: packing, and products on AVX512-BF16. A block of 8 rows and 32 columns of c stays in
 // registers for the whole depth; two neighboring depths of a row are broadcast at a time.
-#include <halftone/backends/cpu/simd/panel_rows.h>
+#include <halftone/backends/cpu/simd/bf16_native.h>
 
 namespace halftone::simd::panels {
 

@@ -1,8 +1,8 @@
-// The bf16 products of panels.h and amx.h for CPUs that have no such instructions.
+// The bf16 products of panels.h and panels.h for CPUs that have no such instructions.
 // has_bf16_products() is false there, so nothing calls them.
 #include <cstdlib>
 
-#include <halftone/backends/cpu/simd/amx.h>
+#include <halftone/backends/cpu/simd/panels.h>
 
 namespace halftone::simd {
 

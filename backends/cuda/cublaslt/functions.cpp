@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <halftone/backends/cuda/versions.h>
+#include <halftone/backends/cuda/libraries.h>
 #include <halftone/backends/opened_library.h>
 
 namespace halftone::cuda::cublaslt {

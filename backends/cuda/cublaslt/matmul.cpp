@@ -13,9 +13,6 @@
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/backends/cuda/libraries.h>
-#include <halftone/backends/cuda/library_calls.h>
-#include <halftone/backends/cuda/plan_cache.h>
-#include <halftone/backends/cuda/versions.h>
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include <halftone/backends/cuda/cudnn/cudnn.h>
-#include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/backends/cuda/cudnn/graph.h>
 #include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/core/tensor.h>
 

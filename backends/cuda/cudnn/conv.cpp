@@ -1,8 +1,8 @@
 // Convolutions by cuDNN on channels-last images. Weights have the layout [out, in, kh, kw]; cuDNN's
-// fast engines also need them channels-last (conv_weights.h). f64 goes to the own kernels.
-#include <halftone/backends/cuda/conv_weights.h>
+// fast engines also need them channels-last (for_cudnn.h). f64 goes to the own kernels.
 #include <halftone/backends/cuda/cudnn/cudnn.h>
-#include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/backends/cuda/cudnn/graph.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/core/device.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>

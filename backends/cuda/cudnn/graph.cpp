@@ -1,13 +1,56 @@
-// Operations as descriptors, and the search for an engine.
+// cuDNN, opened at run time: the one that this build was configured with, or the loader's.
 #include <halftone/backends/cuda/cudnn/graph.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <type_traits>
 
+#include <cuda_runtime_api.h>
+
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/backends/opened_library.h>
 #include <halftone/core/error.h>
 
 namespace halftone::cuda::cudnn {
+
+namespace {
+using Found = LibraryFunctions<Functions>;
+
+bool find_all(OpenedLibrary& library, Functions& f) {
+  library.find("cudnnGetVersion", f.version);
+  library.find("cudnnGetCudartVersion", f.cudart_version);
+  library.find("cudnnGetErrorString", f.error_string);
+  library.find("cudnnGetLastErrorString", f.last_error_string);
+  library.find("cudnnCreate", f.create);
+  library.find("cudnnSetStream", f.set_stream);
+  library.find("cudnnBackendCreateDescriptor", f.create_descriptor);
+  library.find("cudnnBackendDestroyDescriptor", f.destroy_descriptor);
+  library.find("cudnnBackendSetAttribute", f.set_attribute);
+  library.find("cudnnBackendGetAttribute", f.get_attribute);
+  library.find("cudnnBackendFinalize", f.finalize);
+  library.find("cudnnBackendExecute", f.execute);
+  return library.complete();
+}
+
+Found found_library() {
+  const std::string name = "libcudnn.so." + std::to_string(CUDNN_MAJOR);
+  OpenedLibrary library({HALFTONE_CUDNN_PATH, name});
+  if (!library.is_open())
+    return {{}, library.error() + ". Install cuDNN " + std::to_string(CUDNN_MAJOR)};
+  Found found;
+  if (!find_all(library, found.functions)) return {{}, "cuDNN lacks functions"};
+  // With another CUDA than its own it may fail at unpredictable points.
+  found.refusal = cudnn_refusal(int(found.functions.cudart_version()), CUDART_VERSION);
+  return found;
+}
+}  // namespace
+
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
+
+// Operations as descriptors, and the search for an engine.
 
 namespace {
 constexpr int64_t largest_workspace = int64_t(1) << 30;
@@ -331,6 +374,90 @@ Outcome Plan::run(cudnnHandle_t handle, const Context& context,
   // An error of the device: the work may have begun.
   if (status / 1000 == CUDNN_STATUS_EXECUTION_FAILED / 1000) check_status(status, "running a plan");
   return {answer_of_cudnn(status), status == CUDNN_STATUS_SUCCESS ? "" : reason()};
+}
+
+// Opening cuDNN, once per device.
+
+namespace {
+/// The number of cached plans; an engine compiled for a plan has code on the device.
+constexpr std::size_t most_plans = 512;
+}  // namespace
+
+bool usable() { return libraries_wanted() && functions(); }
+
+std::string description() {
+  if (!functions()) return refusal();
+  const std::size_t version = cudnn().version();
+  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+         "." + std::to_string(version % 100);
+}
+
+int64_t alignment_of(const Tensor& x) {
+  const auto address = reinterpret_cast<uintptr_t>(x.raw_data());
+  return address == 0 ? 16 : std::min<int64_t>(16, int64_t(address & (~address + 1)));
+}
+
+void append(Key& key, const Tensor& x) {
+  key.push_back(x.defined() ? int64_t(x.dtype()) : -1);
+  if (!x.defined()) return;
+  key.push_back(alignment_of(x));
+  for (const Dims& dims : {x.shape(), x.strides()}) key.insert(key.end(), dims.begin(), dims.end());
+}
+
+Library& Library::of(const Context& context) {
+  static std::mutex mutex;
+  static auto* const libraries = new std::map<int, std::unique_ptr<Library>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Library>& library = (*libraries)[context.device().index];
+  if (!library) library.reset(new Library(context));
+  return *library;
+}
+
+std::string text_of(std::initializer_list<const Tensor*> tensors) {
+  PlainText text;
+  for (const Tensor* x : tensors)
+    if (x->defined()) text << (text.str().empty() ? "" : ", ") << described(*x);
+  return text.str();
+}
+
+Library::Library(const Context& context)
+    : graphs_(most_plans, [&context] {
+        check(cudaStreamSynchronize(context.stream()), "waiting for plans that are given up");
+      }) {
+  context.activate();
+  check_status(cudnn().create(&handle_), "opening it");
+}
+
+Outcome Library::make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const {
+  try {
+    std::optional<ReadyGraph> made = make(Target(handle_));
+    if (!made) return {Answer::unsupported, "it has no engine that gives the same bits each time"};
+    graph = std::make_unique<ReadyGraph>(std::move(*made));
+    return {};
+  } catch (const RefusedForNow& refused) {
+    return {Answer::not_now, refused.what()};
+  } catch (const DeviceError& refused) {  // while describing: nothing has run
+    return {Answer::unsupported, refused.what()};
+  }
+}
+
+bool Library::run(Context& context, Family family, const std::string& call, const Key& key,
+                  const Make& make, const std::vector<const void*>& addresses) {
+  context.activate();
+  const auto run_graph = [&](ReadyGraph& graph) {
+    std::vector<std::pair<int64_t, const void*>> pairs;
+    for (std::size_t i = 0; i < addresses.size(); ++i)
+      pairs.emplace_back(graph.tensors[i], addresses[i]);
+    return graph.plan.run(handle_, context, pairs);
+  };
+  const Outcome outcome =
+      graphs_.run(key, {.make = [&](auto& graph) { return make_graph(make, graph); },
+                        .run = run_graph,
+                        .trim = [&] { context.memory().trim(); },
+                        .recorded = context.capturing()});
+  if (outcome.answer == Answer::done) return true;
+  if (log_wanted()) say_declined(By::cudnn, family, call, outcome.why);
+  return false;
 }
 
 }  // namespace halftone::cuda::cudnn

@@ -1,22 +1,52 @@
-// A small wrapper of cuDNN's graph API (cudnn_backend.h): a Graph collects operations on tensors,
-// plan() finds an engine for it, a Plan runs. Plans can be made without a GPU from a description of
-// one, so tests on any machine check that engines for these graphs exist.
+// The cuDNN functions that halftone uses, looked up when the first GPU is used: programs that never
+// use a GPU do not load it.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <halftone/backends/cuda/cudnn/functions.h>
+#include <cudnn_backend.h>
+#include <cudnn_version.h>
 
 #include <halftone/backends/cuda/context.h>
-#include <halftone/backends/cuda/plan_cache.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 
 namespace halftone::cuda::cudnn {
+
+struct Functions {
+  decltype(&cudnnGetVersion) version;
+  decltype(&cudnnGetCudartVersion) cudart_version;
+  decltype(&cudnnGetErrorString) error_string;
+  decltype(&cudnnGetLastErrorString) last_error_string;
+  decltype(&cudnnCreate) create;
+  decltype(&cudnnSetStream) set_stream;
+  decltype(&cudnnBackendCreateDescriptor) create_descriptor;
+  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor;
+  decltype(&cudnnBackendSetAttribute) set_attribute;
+  decltype(&cudnnBackendGetAttribute) get_attribute;
+  decltype(&cudnnBackendFinalize) finalize;
+  decltype(&cudnnBackendExecute) execute;
+};
+
+/// Returns null if the library is missing, lacks functions, or was made for another CUDA.
+const Functions* functions();
+/// Returns the functions if cuDNN is known to exist: descriptors and plans exist only then.
+inline const Functions& cudnn() { return *functions(); }
+/// Returns why functions() is null.
+std::string refusal();
+
+// A small wrapper of cuDNN's graph API (cudnn_backend.h): a Graph collects operations on tensors,
+// plan() finds an engine for it, a Plan runs. Plans can be made without a GPU from a description of
+// one, so tests on any machine check that engines for these graphs exist.
 
 /// cuDNN declines for a reason that may be temporary: no memory, or an error inside it.
 struct RefusedForNow : DeviceError {
@@ -135,5 +165,88 @@ class Graph {
   std::vector<cudnnBackendDescriptor_t> operations_;
   int64_t next_number_ = 1;
 };
+
+// cuDNN on one device: its handle, and its plans (libraries.h), by a key with everything that the
+// graph depends on.
+
+/// A graph that can run, with the numbers of its tensors in the order of their addresses.
+struct ReadyGraph {
+  Plan plan;
+  std::vector<int64_t> tensors;
+};
+
+using Key = std::vector<int64_t>;
+/// Appends the properties of a tensor that a graph depends on: shape, strides, dtype, alignment.
+void append(Key& key, const Tensor& x);
+/// Returns shapes and dtypes, for the log.
+std::string text_of(std::initializer_list<const Tensor*> tensors);
+/// Returns whether cuDNN exists, was made for this build's CUDA, and is not switched off.
+bool usable();
+/// Returns the power of two that the address of x is a multiple of, at most 16.
+int64_t alignment_of(const Tensor& x);
+
+class Library {
+ public:
+  /// Returns the library of a context's device.
+  static Library& of(const Context& context);
+
+  using Make = std::function<std::optional<ReadyGraph>(const Target&)>;
+  /// Runs the graph of a key; make(target) makes it at the first request. Returns false, and runs
+  /// nothing, if make() finds no graph, if cuDNN does not support such tensors (strides of 0, mixed
+  /// dtypes), or if it declines now. `call` names the call in the log.
+  bool run(Context& context, Family family, const std::string& call, const Key& key,
+           const Make& make, const std::vector<const void*>& addresses);
+  std::mutex& mutex() { return mutex_; }
+
+ private:
+  explicit Library(const Context& context);
+  Outcome make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const;
+
+  std::mutex mutex_;
+  cudnnHandle_t handle_ = nullptr;
+  PlanCache<Key, ReadyGraph> graphs_;
+};
+
+// The graphs of this folder as functions of tensors' layouts only, so that tests can request plans
+// for GPUs that the machine does not have.
+
+/// The properties of a tensor that a graph depends on.
+struct Form {
+  Shape shape{};
+  Strides strides{};
+  DType dtype = f32;
+  int64_t alignment = 16;
+
+  Form() = default;
+  Form(Shape s, Strides t, DType d) : shape(s), strides(t), dtype(d) {}
+  explicit Form(const Tensor& x)
+      : shape(x.shape()), strides(x.strides()), dtype(x.dtype()), alignment(alignment_of(x)) {}
+};
+/// Returns a tensor of a graph with this form.
+inline Edge edge(Graph& graph, const Form& form) {
+  return graph.tensor(form.shape, form.strides, form.dtype, form.alignment);
+}
+
+/// Makes the graph of a convolution. Forward: x, w -> y (and bias [1, out, 1, 1] between, if there
+/// is one); backward data: x is dx, y is dy; backward filter: w is dw. All are channels-last. f32
+/// is rounded to TF32 if tf32 allows it. Tensors in the order x, w, y, bias.
+std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
+                                     const Form& x, const Form& w, const Form& y,
+                                     const std::optional<Form>& bias, const ConvGeometry& g,
+                                     bool tf32 = false);
+
+/// Makes the graph of softmax(scale q k^T) v, of rank 4. Tensors: q, k, v, y, statistics, scale,
+/// minus infinity.
+std::optional<ReadyGraph> attention_graph(const Target& target, const Form& q, const Form& k,
+                                          const Form& v, const Form& y, const Form& statistics,
+                                          bool causal);
+/// Makes the graph of its gradients. Tensors: q, k, v, y, statistics, dy, dq, dk, dv, delta (f32,
+/// like statistics), scale, one, minus infinity. The engines that give the same bits in every run
+/// store the gradient of the weights, of the size of q k^T, in their workspace.
+std::optional<ReadyGraph> attention_backward_graph(const Target& target, const Form& q,
+                                                   const Form& k, const Form& v, const Form& y,
+                                                   const Form& statistics, const Form& dy,
+                                                   const Form& dq, const Form& dk, const Form& dv,
+                                                   bool causal);
 
 }  // namespace halftone::cuda::cudnn

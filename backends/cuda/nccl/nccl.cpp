@@ -1,8 +1,7 @@
-// Exchanges as groups of ncclSend and ncclRecv in a separate stream, between events of the stream
-// of the computation. The host only waits until NCCL accepts a group (communicators do not block,
-// so a timeout also applies then). A thread watches for an error of NCCL, and for an exchange that
-// the GPU does not finish; then all ranks end, and their GPUs are free. NCCL's objects are not
-// destroyed in that case: if one rank is gone, that could hang.
+// The NCCL functions that halftone uses, looked up when several processes train on GPUs: a fifth of
+// a gigabyte that other programs do not open.
+#pragma once
+
 #include <halftone/backends/cuda/nccl/nccl.h>
 
 #include <algorithm>
@@ -15,18 +14,98 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 
+#include <nccl.h>
 #include <unistd.h>
 
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/cuda/cuda_backend.h>
-#include <halftone/backends/cuda/nccl/functions.h>
-#include <halftone/backends/cuda/versions.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/backends/opened_library.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 
+namespace halftone::cuda::nccl {
+
+struct Functions {
+  decltype(&ncclGetVersion) version;
+  decltype(&ncclGetErrorString) error_text;
+  decltype(&ncclGetLastError) last_error;
+  decltype(&ncclGetUniqueId) unique_id;
+  decltype(&ncclCommInitRankConfig) init;
+  decltype(&ncclCommGetAsyncError) async_error;
+  decltype(&ncclGroupStart) group_start;
+  decltype(&ncclGroupEnd) group_end;
+  decltype(&ncclSend) send;
+  decltype(&ncclRecv) receive;
+};
+
+/// Returns null if the library is missing, is older than this build's headers, or is switched off
+/// (HALFTONE_CUDA_LIBRARIES=off).
+const Functions* functions();
+/// Returns why; empty if functions() is not null.
+std::string refusal();
+
+}  // namespace halftone::cuda::nccl
+
+// NCCL, opened at run time: from the loader's path, or from the toolkit that this build used.
+
 namespace halftone {
+
+namespace cuda::nccl {
+
+namespace {
+using Found = LibraryFunctions<Functions>;
+
+bool find_all(OpenedLibrary& library, Functions& f) {
+  library.find("ncclGetVersion", f.version);
+  library.find("ncclGetErrorString", f.error_text);
+  library.find("ncclGetLastError", f.last_error);
+  library.find("ncclGetUniqueId", f.unique_id);
+  library.find("ncclCommInitRankConfig", f.init);
+  library.find("ncclCommGetAsyncError", f.async_error);
+  library.find("ncclGroupStart", f.group_start);
+  library.find("ncclGroupEnd", f.group_end);
+  library.find("ncclSend", f.send);
+  library.find("ncclRecv", f.receive);
+  return library.complete();
+}
+
+Found found_library() {
+  Found found;
+  if (!libraries_wanted()) return {{}, "HALFTONE_CUDA_LIBRARIES=off"};
+  const std::string name = "libnccl.so.2";
+  OpenedLibrary library({name, HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + name});
+  if (!library.is_open()) return {{}, library.error() + ". Install NCCL (libnccl2)"};
+  if (!find_all(library, found.functions)) return {{}, "NCCL lacks functions"};
+  int version = 0;
+  found.functions.version(&version);
+  found.refusal = nccl_refusal(version, NCCL_VERSION_CODE);
+  return found;
+}
+}  // namespace
+
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
+
+}  // namespace cuda::nccl
+
+bool nccl_present() { return cuda::nccl::functions() != nullptr; }
+
+std::string nccl_description() {
+  if (!nccl_present()) return cuda::nccl::refusal();
+  int version = 0;
+  cuda::nccl::functions()->version(&version);
+  return cuda::nccl_version_text(version);
+}
+
+// Exchanges as groups of ncclSend and ncclRecv in a separate stream, between events of the stream
+// of the computation. The host only waits until NCCL accepts a group (communicators do not block,
+// so a timeout also applies then). A thread watches for an error of NCCL, and for an exchange that
+// the GPU does not finish; then all ranks end, and their GPUs are free. NCCL's objects are not
+// destroyed in that case: if one rank is gone, that could hang.
 
 namespace cuda::nccl {
 

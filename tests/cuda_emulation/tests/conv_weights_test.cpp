@@ -2,8 +2,8 @@
 // changes them with every replay, does the same.
 #include <doctest/doctest.h>
 
-#include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/halftone.h>
 
 #include "emulator.h"

@@ -2,8 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/launch.h>
-#include <halftone/backends/cuda/layout.h>
-#include <halftone/backends/cuda/tensor_list.h>
+#include <halftone/backends/cuda/update_slots.h>
 
 namespace halftone::cuda {
 namespace {

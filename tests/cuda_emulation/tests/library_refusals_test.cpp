@@ -6,7 +6,7 @@
 
 #include <cublasLt.h>
 
-#include <halftone/backends/cuda/library_calls.h>
+#include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>

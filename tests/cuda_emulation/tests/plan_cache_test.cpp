@@ -4,8 +4,7 @@
 
 #include <deque>
 
-#include <halftone/backends/cuda/library_calls.h>
-#include <halftone/backends/cuda/plan_cache.h>
+#include <halftone/backends/cuda/libraries.h>
 
 namespace halftone::cuda {
 namespace {

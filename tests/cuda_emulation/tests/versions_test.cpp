@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/launch.h>
-#include <halftone/backends/cuda/versions.h>
+#include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>
