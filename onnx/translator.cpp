@@ -180,8 +180,6 @@ Recording record(const policy::ModelNames& names, const Forward& forward,
 // Origins of tensors, sizes that depend on the batch, constants.
 
 namespace {
-constexpr std::string_view command = "save_onnx";
-
 bool equal_bytes(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
   const Tensor x = views::contiguous(a.to(Device::cpu())),

@@ -57,7 +57,7 @@ class FloatBlocks {
   static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 };
 
-/// Products: of simd/panels.h or simd/amx.h.
+/// Products: of simd/panels.h.
 template <class Products> class Bf16Blocks {
  public:
   using Packed = uint16_t;

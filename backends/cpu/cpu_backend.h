@@ -12,7 +12,7 @@ class CpuBackend final : public ReferenceBackend {
  public:
   std::string_view name() const override { return "cpu"; }
 
-  // --- movement (movement.cpp, indexing.cpp)
+  // --- movement (elementwise.cpp)
   void copy(const Tensor& x, Tensor& y) override;
   void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
 
@@ -31,7 +31,7 @@ class CpuBackend final : public ReferenceBackend {
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
 
-  // --- contraction (matmul.cpp, conv.cpp, pool.cpp, pool.cpp, interpolate.cpp)
+  // --- contraction (gemm.cpp, conv.cpp, pool.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -57,7 +57,7 @@ class CpuBackend final : public ReferenceBackend {
                           const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
                           Tensor& dv) override;
 
-  // --- rows (rows.cpp, layer_norm.cpp, batch_norm.cpp)
+  // --- rows (norms.cpp)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
@@ -98,13 +98,13 @@ class CpuBackend final : public ReferenceBackend {
   void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
                          Tensor& dx, Tensor& drecurrent) override;
 
-  // --- training (optimizer.cpp, gradients.cpp)
+  // --- training (optimizer.cpp)
   void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
 
-  // --- numbers on a grid (quantize.cpp, quantize.cpp, accumulate.cpp)
+  // --- numbers on a grid (quantize.cpp)
   void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
@@ -112,7 +112,7 @@ class CpuBackend final : public ReferenceBackend {
   void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                            const Accumulator& accumulator, Tensor& c) override;
 
-  // --- random (random.cpp)
+  // --- random (elementwise.cpp)
   void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) override;
 };
 

@@ -58,7 +58,7 @@ struct Part {
 /// Returns the start of the rows in the panels of all rows of a chunk.
 inline int64_t place_of(const Part& x) { return x.i * pieces_of(x.depth, depth_unit) * depth_unit; }
 
-/// The work of one thread. Products: from simd/panels.h or simd/amx.h. LeftRows: see below.
+/// The work of one thread. Products: from simd/panels.h. LeftRows: see below.
 template <class Products, class LeftRows, class PackColumns> class Worker {
  public:
   Worker(const LeftRows& left, const PackColumns& pack_columns, const Bf16Product& to,

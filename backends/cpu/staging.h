@@ -27,7 +27,7 @@ const simd::Kernels& simd_kernels();
 std::vector<const simd::Kernels*> supported_simd_kernels();
 /// Returns those of portable bits (core/device.h), one of each instruction set. For tests.
 std::vector<const simd::Kernels*> portable_simd_kernels();
-/// Return whether simd/panels.h may be called, and simd/amx.h.
+/// Return whether the two products of simd/panels.h may be called.
 bool has_bf16_products();
 bool use_amx();
 

@@ -238,7 +238,7 @@ template <class C> struct StorePixels {
 };
 
 // Products for grouped convolutions whose groups are too narrow for tiles (one channel in depthwise
-// convolutions). Factors and stores are as in product.h, but each thread computes its own place,
+// convolutions). Factors and stores are as in tiles.h, but each thread computes its own place,
 // and neighboring threads have neighboring channels, of any group.
 
 /// Returns whether `columns` per group fill so little of a tile that one thread per place is
@@ -274,7 +274,7 @@ void narrow_product(const Context& context, const A& a, const B& b, const Store&
 }
 
 /// The depth is pixels: many levels, few places. A lane has one row of all batches. The warps of
-/// the block share the levels of a split, which goes to `partial` as in product.h.
+/// the block share the levels of a split, which goes to `partial` as in tiles.h.
 template <class A, class B>
 __global__ void __launch_bounds__(product_threads)
     narrow_deep_kernel(A a, B b, Tiling tiling, typename A::Value* partial) {

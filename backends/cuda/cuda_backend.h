@@ -15,7 +15,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
   cuda::Context& context() { return context_; }
 
-  // --- memory (memory.cpp)
+  // --- memory (context.cpp)
   void* allocate(std::size_t bytes) override;
   void release(void* data, std::size_t bytes) noexcept override;
   void copy_to_host(const void* device, void* host, std::size_t bytes) override;
@@ -30,7 +30,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<CapturedWork> end_capture() override;
   void abandon_capture() override;
 
-  // --- movement (movement.cu, indexing.cu, indexing.cu)
+  // --- movement (movement.cu, indexing.cu)
   void fill(Number value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
@@ -40,7 +40,7 @@ class CudaBackend final : public Backend {
   void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
   void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
 
-  // --- elementwise (elementwise.cu, elementwise.cu, elementwise.cu)
+  // --- elementwise (elementwise.cu)
   void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
   void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) override;
   void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
@@ -48,7 +48,7 @@ class CudaBackend final : public Backend {
                        Tensor& dx) override;
   void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
 
-  // --- reduction (reduction.cu, reduction.cu, indexing.cu)
+  // --- reduction (reduction.cu)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
   void argsort(const Tensor& x, bool descending, Tensor& index) override;
@@ -56,8 +56,7 @@ class CudaBackend final : public Backend {
   void cumulative_product(const Tensor& x, Tensor& y) override;
   void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) override;
 
-  // --- contraction (matmul.cu, conv.cu, conv.cu, conv.cu,
-  // pool.cu, pool.cu, pool.cu)
+  // --- contraction (matmul.cu, conv.cu, pool.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -75,7 +74,7 @@ class CudaBackend final : public Backend {
   void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
-  // --- rows (softmax.cu, softmax.cu, layer_norm.cu, layer_norm.cu, batch_norm.cu), attention
+  // --- rows (softmax.cu, layer_norm.cu, batch_norm.cu), attention
   // (attention.cu, attention.cu)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
@@ -123,7 +122,7 @@ class CudaBackend final : public Backend {
   void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
                          Tensor& dx, Tensor& drecurrent) override;
 
-  // --- training (movement.cu, optimizer.cu, optimizer.cu, optimizer.cu)
+  // --- training (movement.cu, optimizer.cu)
   void accumulate(const Tensor& x, Tensor& y) override;
   void lerp(const Tensor& x, double weight, Tensor& y) override;
   void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
@@ -134,7 +133,7 @@ class CudaBackend final : public Backend {
   void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf, Tensor& scale,
                        Tensor& growth_tracker, Tensor& overflows_left) override;
 
-  // --- numbers on a grid (quantize.cu, quantize.cu, quantize.cu, matmul.cu)
+  // --- numbers on a grid (quantize.cu, matmul.cu)
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
   void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;

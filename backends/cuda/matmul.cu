@@ -1,4 +1,4 @@
-// Matrix products: cuBLASLt if it supports the call, otherwise the tiles of product.h. cuBLASLt
+// Matrix products: cuBLASLt if it supports the call, otherwise the tiles of tiles.h. cuBLASLt
 // gets large short matrices with aligned rows: others are copied first.
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>

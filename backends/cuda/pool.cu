@@ -13,12 +13,12 @@ namespace cuda {
 namespace {
 
 /// Positions in windows, counted row by row with padding; i32 or u8, per channel.
-struct Places {
+struct ArgmaxPlaces {
   void* data;
   bool small;
   int64_t kernel_columns;
 
-  Places(const Tensor& argmax, const PoolGeometry& g)
+  ArgmaxPlaces(const Tensor& argmax, const PoolGeometry& g)
       : data(argmax.defined() ? argmax.raw_data() : nullptr),
         small(argmax.defined() && argmax.dtype() == u8),
         kernel_columns(g.kernel[1]) {}
@@ -65,7 +65,7 @@ struct Places {
 /// The first of equal values is taken, and the first NaN.
 template <class T, int size>
 __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, SlidingWindows rows,
-                                SlidingWindows columns, Pixels<T, size> y, Places argmax) {
+                                SlidingWindows columns, Pixels<T, size> y, ArgmaxPlaces argmax) {
   using C = compute_t<T>;
   for (int64_t n = global_thread(); n < outputs.count; n += all_threads()) {
     const PackCount::Place at = outputs.at(n);
@@ -94,7 +94,7 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
 }
 
 template <class T, int size>
-__global__ void max_pool_backward_kernel(Pixels<const T, size> dy, Places argmax, PackCount inputs,
+__global__ void max_pool_backward_kernel(Pixels<const T, size> dy, ArgmaxPlaces argmax, PackCount inputs,
                                          SlidingWindows rows, SlidingWindows columns,
                                          Pixels<T, size> dx) {
   using C = compute_t<T>;
@@ -134,7 +134,7 @@ void CudaBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Te
       const PackCount outputs(y, size);
       launch(context_, max_pool_kernel<T, size>, shape_for(context_, outputs.count),
              Pixels<const T, size>(x), outputs, rows, columns, Pixels<T, size>(y),
-             Places(argmax, g));
+             ArgmaxPlaces(argmax, g));
     };
     visit_packs<pack_size<T>>(run, x, y, argmax.defined() ? argmax : y);
   });
@@ -149,7 +149,7 @@ void CudaBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, cons
     const auto run = [&]<int size>() {
       const PackCount inputs(dx, size);
       launch(context_, max_pool_backward_kernel<T, size>, shape_for(context_, inputs.count),
-             Pixels<const T, size>(dy), Places(argmax, g), inputs, rows, columns,
+             Pixels<const T, size>(dy), ArgmaxPlaces(argmax, g), inputs, rows, columns,
              Pixels<T, size>(dx));
     };
     visit_packs<pack_size<T>>(run, dx, dy, argmax);

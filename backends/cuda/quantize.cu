@@ -498,7 +498,7 @@ void CudaBackend::clip(const Tensor& x, const Tensor& bound, Tensor& y) {
 namespace cuda {
 namespace {
 
-constexpr int most_rows = 64, sum_fields = sizeof(SurveySums) / sizeof(double);
+constexpr int most_sums = 64, sum_fields = sizeof(SurveySums) / sizeof(double);
 static_assert(std::is_standard_layout_v<SurveySums>);
 
 /// The inputs of one kernel; null pointers: not given. whole: x before its clip, or x.
@@ -521,10 +521,6 @@ struct SurveyArguments {
     const int bin = survey_element(numbers, with, before, scaled, after, sums);
     if (bin >= 0) atomicAdd(histogram + bin, 1u);
   }
-};
-
-struct LargerBits {
-  HT_HD uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
 };
 
 /// Counts elements one by one: without a scale, or with one for the whole tensor.
@@ -633,7 +629,7 @@ void CudaBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* c
                            .rows = x.numel() / x.size(-1),
                            .columns = x.size(-1)};
   const int64_t wanted = (x.numel() + 8 * block_threads - 1) / (8 * block_threads);
-  const int rows = int(wanted < most_rows ? wanted : most_rows);
+  const int rows = int(wanted < most_sums ? wanted : most_sums);
   const Tensor parts = scratch(context_, {rows, Survey::row_length}, f64);
   launch(context_, survey_kernel, {dim3(unsigned(rows)), dim3(block_threads)}, of,
          parts.data<double>());

@@ -270,10 +270,6 @@ template <class F> void in_pieces(int64_t units, Tensor& row, F&& add) {
   row.storage()->bump_version();
 }
 
-float scalar_or(const Tensor& x, float otherwise) {
-  return x.defined() ? *x.data<float>() : otherwise;
-}
-
 }  // namespace
 
 void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* call,

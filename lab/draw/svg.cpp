@@ -478,7 +478,7 @@ std::string styles() {
 namespace {
 
 /// The range of all rows, with 0.
-struct Extent {
+struct Span {
   double low = 0, high = 0;
   void add(double value) {
     if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
@@ -494,7 +494,7 @@ std::string line(const char* kind, double x1, double y1, double x2, double y2) {
 
 std::string draw(const Forest& forest, Place place) {
   const double left = 16, right = forest.width - 16, row_height = 34;
-  Extent extent;
+  Span extent;
   for (const ForestRow& row : forest.rows)
     extent.add(row.middle), extent.add(row.middle - row.half), extent.add(row.middle + row.half);
   const double room = std::max(extent.high - extent.low, 1e-12) * 0.05;

@@ -2,6 +2,7 @@
 // Compiled without fused multiply-adds, because every instruction set must give the same bits.
 #include <halftone/backends/cpu/simd/block_scales.h>
 #include <halftone/backends/cpu/simd/local.h>
+#include <halftone/backends/cpu/simd/philox.h>
 #include <halftone/core/formats/block_scale.h>
 
 namespace halftone::simd::HALFTONE_ISA {

@@ -1,6 +1,7 @@
 // Random rounding and dropout. The numbers are Philox's, at the positions of core/random.h and
 // core/update_rules.h; only the order of computation is vectorized.
 #include <halftone/backends/cpu/simd/local.h>
+#include <halftone/backends/cpu/simd/philox.h>
 #include <halftone/core/dtype.h>
 
 namespace halftone::simd::HALFTONE_ISA {
