@@ -120,7 +120,7 @@ void grade::tests() {
           holds(longest < 60, "never 60 steps in a row in the same direction",
                 std::to_string(longest) + " in a row");
         });
-  group("no element draws what another element draws in another step", "stochastic",
+  group("no two elements share random numbers", "stochastic",
         "A counter of step + i gives element i in the next step the number of element i + 1 now. "
         "Each number is used many times, so errors of neighbors do not average out.",
         [] {

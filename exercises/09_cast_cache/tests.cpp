@@ -92,7 +92,7 @@ void grade::tests() {
           input("operand(w) after replace(w, 3) and replace(w, 4)");
           number_is(operand(w), 4);
         });
-  group("trap: a forward pass under NoGrad comes first", "cast_cache",
+  group("trap: a forward pass under NoGrad first", "cast_cache",
         "An evaluation in the region leaves a cast without history. The weight then gets no "
         "gradient, "
         "and no error says so.",
