@@ -8,29 +8,28 @@ function bare(line) { gsub(/^[ \t]+|[ \t]+$/, "", line); return line }
 function stop(message) { print "faults.txt, " task ", " name ": " message > "/dev/stderr"; failed = 1; exit 1 }
 
 # Whether part p is found from line `at` of the solution on.
-function matches(p, at,   i, line) {
+function matches(p, at,   i) {
   for (i = 1; i <= size[p]; ++i)
-    if (kind[p, i] != "+" && bare(solution[at + line++]) != bare(substr(body[p, i], 2))) return 0
+    if (sign[p, i] != "+" && bare(solution[at++]) != bare(text[p, i])) return 0
   return 1
 }
 
-FNR == NR && /^#/ { next }
-FNR == NR && /^== / { in_task = ($2 == task); next }
-FNR == NR && /^$/ { in_fault = 0; next }
-FNR == NR && in_task && !in_fault {
-  in_fault = 1; in_this = ($1 == name)
+FNR != NR { solution[++lines] = $0; next }
+/^(#|$)/ { next }
+/^== / { in_task = ($2 == task); in_fault = 0; next }
+!in_task { next }
+/^[^ ]/ {
   if (name == "") print
-  if (in_this) { ++found; ++parts }
+  in_fault = ($1 == name)
+  if (in_fault) { ++found; ++parts }
   next
 }
-FNR == NR && in_task && in_fault && in_this {
-  if ($0 == "...") { ++parts; next }
-  if ($0 !~ /^[-+ ] /) stop("a line begins with \"- \", \"+ \" or two spaces: " $0)
-  i = ++size[parts]; body[parts, i] = $0; kind[parts, i] = substr($0, 1, 1)
-  if (kind[parts, i] != "+") ++old[parts]
-  next
+in_fault && $0 == "  ..." { ++parts; next }
+in_fault {
+  if ($0 !~ /^  [-+ ] /) stop("a line begins with \"  - \", \"  + \" or four spaces: " $0)
+  i = ++size[parts]; sign[parts, i] = substr($0, 3, 1); text[parts, i] = substr($0, 5)
+  if (sign[parts, i] != "+") ++old[parts]
 }
-FNR != NR { solution[++lines] = $0 }
 
 END {
   if (failed || name == "") exit failed
@@ -39,15 +38,17 @@ END {
     if (!old[p]) stop("part " p " has no line of the solution")
     count = 0
     for (at = 1; at + old[p] - 1 <= lines; ++at) if (matches(p, at)) { ++count; part_at[at] = p }
-    if (count != 1) stop("these lines occur " count " times in the solution, wanted once: " substr(body[p, 1], 3))
+    if (count != 1) stop("these lines occur " count " times in the solution, wanted once: " text[p, 1])
   }
-  for (at = 1; at <= lines; ++at) {
-    if (!(at in part_at)) { print solution[at]; continue }
+  for (at = 1; at <= lines; ) {
+    if (!(at in part_at)) { print solution[at++]; continue }
     p = part_at[at]
     for (i = 1; i <= size[p]; ++i) {
-      if (kind[p, i] == "+") print substr(body[p, i], 3)
-      else { if (kind[p, i] == " ") print solution[at]; ++at }
+      if (sign[p, i] == "+") print text[p, i]
+      if (sign[p, i] == " ") print solution[at]
+      if (sign[p, i] != "+") ++at
     }
-    --at
+    ++done
   }
+  if (done != parts) stop("two parts overlap")
 }

@@ -136,6 +136,19 @@ void grade::tests() {
             check(name, f, numbers, std::numeric_limits<float>::infinity());
           }
         });
+  group("f32 itself", "formats",
+        "A logarithm in f32 is rounded: just below a power of two it gives the exponent above.",
+        [] {
+          const Format f = ieee_format(8, 23);
+          const auto stays = [&f](float x) {
+            input("round_to(ieee_format(8, 23), %.9g)   (%a)", double(x), double(x));
+            same(round_to(f, x), x);
+          };
+          Random random{6};
+          for (int i = 0; i < 3000; ++i) stays(random.spread(-149, 127));
+          for (int e = -140; e < 128; ++e)
+            stays(std::nextafterf(std::ldexp(1.0f, e), 0)), stays(-std::ldexp(1.0f, e));
+        });
   group("zero and NaN", "range", "NaN must show, and 1 / -0 is not 1 / 0.", [] {
     for (const Format& f : {e4m3, e5m2}) {
       check("a format", f, listed(f), 0.0f);

@@ -40,6 +40,9 @@ void grade::tests() {
                 clean < 1999 ? ScalerState{65536, clean + 1} : ScalerState{131072, 0});
         check({65536, 5000}, false, {}, {131072, 0});  // the interval was made shorter
         check({8, 0}, false, {.growth_interval = 1}, {16, 0});
+        const int64_t many = 5'000'000'000;  // more than an int holds
+        check({8, many}, false, {.growth_interval = many + 2}, {8, many + 1});
+        check({8, many + 1}, false, {.growth_interval = many + 2}, {16, 0});
       });
   group("an overflow starts the count again", "loss_scaler",
         "Without that the scale grows soon after it backed off, and overflows again.", [] {

@@ -72,11 +72,18 @@ void grade::tests() {
   group("weight decay is computed from the master", "masters",
         "w - 1e-4 w rounds to w in bf16: no decay at all, in any step.", [] {
           std::vector<float> plain = random_weights(20, 3);
+          plain[0] = 1e-35f;
           Weights w = make_weights(plain);
           for (int i = 0; i < 1000; ++i) {
             const std::vector<uint16_t> none(20, 0);
             step(w, none, 1e-2f, 1e-2f), plain_step(plain, none, 1e-2f, 1e-2f);
             input("20 random weights after %d steps, gradients 0, lr 1e-2, decay 1e-2", i + 1);
+            check(w, plain);
+          }
+          for (uint64_t i = 0; i < 100; ++i) {
+            const std::vector<uint16_t> gradients = random_gradients(20, 300 + i);
+            step(w, gradients, 1e-2f, 1e-2f), plain_step(plain, gradients, 1e-2f, 1e-2f);
+            input("then %d steps with random gradients", int(i + 1));
             check(w, plain);
           }
         });
@@ -94,6 +101,10 @@ void grade::tests() {
         step(w, {0, 0, 0}, 0.1f, 0);
         input("the same, and a step with gradients of 0");
         check(w, {1.001f, 3, -0.5003f});
+        Weights several = make_weights(initial);
+        input("the first replaced by the next larger bf16, the third by the next smaller");
+        write_model(several, {0x3f81, numbers::bf16_bits(2.002f), 0xbeff});
+        check(several, {numbers::from_bf16(0x3f81), 2.002f, numbers::from_bf16(0xbeff)});
         Weights zero = make_weights({0.0f});
         input("a model weight of 0 is replaced by -0");
         write_model(zero, {0x8000});

@@ -94,7 +94,7 @@ void grade::tests() {
         "scales.",
         [] {
           std::vector<float> x;
-          for (int i = 0; i < 16; ++i)
+          for (int i = 0; i < 18; ++i)  // down to subnormal scales
             for (const float y : normal(16, std::ldexp(1.0, -i), uint64_t(i + 10))) x.push_back(y);
           check(x, "blocks of which each is half of the one before");
           x = normal(64, 1, 4);
@@ -120,9 +120,13 @@ void grade::tests() {
     check(x, "a block of 1e-8, whose scale rounds to 0, between two normal ones");
     check({}, "none");
   });
-  group(
-      "counts", "fp4", "A scale that covers too many elements is one outlier for all of them.", [] {
-        input("nvfp4_quantize of 17 numbers");
-        throws([] { nvfp4_quantize(std::vector<float>(17, 1.0f)); }, "17 is not a multiple of 16");
-      });
+  group("counts", "fp4", "A scale that covers too many elements is one outlier for all of them.",
+        [] {
+          static std::size_t count;
+          for (const std::size_t n : {1, 8, 15, 17, 24, 40}) {
+            count = n;
+            input("nvfp4_quantize of %d numbers", int(count));
+            throws([] { nvfp4_quantize(std::vector<float>(count, 1.0f)); }, "not a multiple of 16");
+          }
+        });
 }

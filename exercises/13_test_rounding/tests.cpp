@@ -53,6 +53,9 @@ const std::vector<grade::Named<Rounding>> mutants{
                   ? uint16_t((bits_of(x) >> 16 & 0x8000) | 0x7f80)
                   : right(x);
      }},
+    {"infinity loses its sign",
+     [](float x) { return std::isinf(x) ? uint16_t(0x7f80) : right(x); }},
+    {"NaN loses its sign", [](float x) { return std::isnan(x) ? uint16_t(0x7fc0) : right(x); }},
     {"some NaN become infinity",
      [](float x) { return std::isnan(x) ? uint16_t(bits_of(x) >> 16) : right(x); }},
     {"some NaN become -0 or 0",

@@ -79,9 +79,26 @@ const std::vector<grade::Named<Scaler>> mutants{
                   ? State{s.scale, 0}
                   : right(s, inf, r);
      }},
-    {"always halves and doubles, whatever the factors",
+    {"backing off that would pass the floor is left out, not cut",
      [](State s, bool inf, const Rules& r) {
-       return right(s, inf, {2, 0.5f, r.growth_interval, r.min_scale, r.max_scale});
+       return inf && s.scale * r.backoff_factor < r.min_scale ? State{s.scale, 0}
+                                                              : right(s, inf, r);
+     }},
+    {"always doubles, whatever the growth factor",
+     [](State s, bool inf, const Rules& r) {
+       return right(s, inf, {2, r.backoff_factor, r.growth_interval, r.min_scale, r.max_scale});
+     }},
+    {"always halves, whatever the backoff factor",
+     [](State s, bool inf, const Rules& r) {
+       return right(s, inf, {r.growth_factor, 0.5f, r.growth_interval, r.min_scale, r.max_scale});
+     }},
+    {"always waits for 2000 clean steps, whatever the interval",
+     [](State s, bool inf, const Rules& r) {
+       return right(s, inf, {r.growth_factor, r.backoff_factor, 2000, r.min_scale, r.max_scale});
+     }},
+    {"an overflow in the step that completes the interval counts as clean",
+     [](State s, bool inf, const Rules& r) {
+       return right(s, inf && s.clean_steps + 1 < r.growth_interval, r);
      }},
     {"an overflow sets the scale back to 65536 / 2",
      [](State s, bool inf, const Rules& r) {
