@@ -4,7 +4,7 @@
 #
 # It fails if there is no such fault, or if a part of the fault is not found exactly once in the solution. Without the name and the
 # solution, it prints the first lines of the faults of the task.
-function bare(line) { gsub(/^[ \t]+|[ \t]+$/, "", line); return line }
+function bare(line) { gsub(/[ \t]+/, " ", line); gsub(/^ | $/, "", line); return line }
 function stop(message) { print "faults.txt, " task ", " name ": " message > "/dev/stderr"; failed = 1; exit 1 }
 
 # Whether part p is found from line `at` of the solution on.

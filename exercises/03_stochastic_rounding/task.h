@@ -42,7 +42,7 @@ inline uint16_t stochastic_bf16(float x, uint16_t random) {
 ///   draws may still give the same 16 bits, by chance.) An element that draws the same number in
 ///   every step is rounded down in every step or in none: the mean over elements is right, and the
 ///   mean over steps is wrong.
-/// - Runs with different seeds share no random numbers. With the seed `seed + step`, step 1 of a run
+/// - Runs with different seeds share no random numbers. With a seed of seed + step, step 1 of a run
 ///   with seed 4 would draw the numbers of step 0 of a run with seed 5.
 inline void sgd_step(std::vector<uint16_t>& weights, const std::vector<float>& gradients, float lr,
                      uint64_t seed, uint64_t step) {

@@ -13,10 +13,10 @@
 
 #include "given.h"
 
-/// Sets t.found_inf if a gradient is infinite (+ or -) or NaN. In any case divides every gradient by
-/// t.scale, and sets t.unscaled. Throws a std::logic_error if t.unscaled is set already, and then changes
-/// nothing. (Gradients that are divided twice are t.scale times too small, without a message.)
-/// t.found_inf is false before: update() clears it.
+/// Sets t.found_inf if a gradient is infinite (+ or -) or NaN. In any case divides every gradient
+/// by t.scale, and sets t.unscaled. Throws a std::logic_error if t.unscaled is set already, and
+/// then changes nothing. (Gradients that are divided twice are t.scale times too small, without a
+/// message.) t.found_inf is false before: update() clears it.
 inline void unscale(Training& t) { throw std::logic_error("unscale is not written yet"); }
 
 /// Clips the gradients to the norm `max_norm` and returns their norm before, the square root of the

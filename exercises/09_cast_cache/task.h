@@ -39,7 +39,8 @@ class Autocast {
 ///   the memory, it can be freed and used again at the same address.
 /// - A forward pass under NoGrad (an evaluation) comes first: a cast that was not recorded has no
 ///   history, and the training pass after it would leave the weight without a gradient. Every cast
-///   for the cache is recorded, whatever the mode; EnableGrad does that. Other casts follow the mode.
+///   for the cache is recorded, whatever the mode; EnableGrad does that. Other casts follow the
+///   mode.
 /// - A weight under bf16 in one region and under f16 in a region inside has two casts.
 /// - Two weights may share memory. Each has a cast of its own, because each has its own gradient.
 inline Var operand(const Var& x) { throw std::logic_error("operand is not written yet"); }

@@ -109,7 +109,7 @@ void grade::tests() {
           train(tied);
           same(tied->gradient, 3.0f, "tied->gradient"), same(w->gradient, 0.0f, "w->gradient");
         });
-  group("trap: a forward pass under NoGrad first", "cast_cache",
+  group("trap: a forward pass under NoGrad comes first", "cast_cache",
         "An evaluation in the region leaves a cast without history. The weight then gets no "
         "gradient, and no error says so.",
         [] {
