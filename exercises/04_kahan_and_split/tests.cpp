@@ -76,8 +76,10 @@ void grade::tests() {
             uint16_t weight = numbers::bf16_bits(random.spread(-6, 3));
             uint16_t compensation = numbers::bf16_bits(numbers::from_bf16(weight) *
                                                        float(random.uniform() - 0.5) / 128);
-            const float update = random.spread(-16, 0), w = numbers::from_bf16(weight),
-                        c = numbers::from_bf16(compensation);
+            if (i % 4 == 0) compensation = 0;  // and a sum that is halfway
+            const float w = numbers::from_bf16(weight), c = numbers::from_bf16(compensation),
+                        half = std::ldexp(1.0f, std::ilogb(w) - 8),
+                        update = i % 4 == 0 ? half : random.spread(-16, 0);
             const float sum = (w + c) + update, next = numbers::bf16(sum);
             input("weight = %.9g, compensation = %.9g, update = %.9g", double(w), double(c),
                   double(update));

@@ -114,6 +114,7 @@ void grade::tests() {
         "gradient, and no error says so.",
         [] {
           const Var w = weight(), wide = result(2.5f, Dtype::f32, {{w, 1.0f}});
+          const int before = casts_made;
           Autocast region(Dtype::bf16);
           {
             const NoGrad evaluation;
@@ -126,6 +127,7 @@ void grade::tests() {
           }
           input("training after an evaluation under NoGrad, in one region");
           same(operand(w)->requires_grad, true, "requires_grad of operand(w)");
+          same(casts_made - before, 2, "casts, one of them of w");
           train(w);
           same(w->gradient, 3.0f, "w->gradient");
         });

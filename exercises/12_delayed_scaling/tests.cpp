@@ -96,7 +96,7 @@ void grade::tests() {
           DelayedScaling state;
           Oracle oracle;
           int step = 0;
-          for (const double size : {1e-3, 1e-3, 0.1, 0.1, 5.0, 1e-3, 1e-4})
+          for (const double size : {1e-3, 0.1, 0.1, 5.0, 1e-3, 1e-4, 1e6, 1e30, 1e30})
             ++step, check(state, oracle, gradients_of(size, uint64_t(step)), step_text(step, size));
           DelayedScaling tiny;
           Oracle tiny_oracle;
@@ -155,7 +155,7 @@ void grade::tests() {
           DelayedScaling state{.length = 2};
           Oracle oracle{.length = 2};
           int step = 0;
-          for (const double size : {0.0, 0.01, 0.0, 0.0, 0.0, 0.01})
+          for (const double size : {0.0, 1.0, 0.01, 0.0, 0.0, 0.0, 0.01})
             ++step, check(state, oracle, gradients_of(size, uint64_t(step)),
                           step_text(step, size) + ", length 2");
         });
