@@ -39,19 +39,16 @@ void grade::tests() {
           for (const uint32_t bits : {0x3f800000u, 0x3f808000u, 0x3f818000u, 0x7f7fc99eu})
             check(bits);
         });
-  group(
-      "numbers between two neighbors go to the nearer one", "rounding",
-      "An error to one side in every cast adds up: a sum of a thousand casts is off by a thousand "
-      "times the mean error.",
-      [] {
-        Random random{1};
-        for (int i = 0; i < 20000; ++i) {
-          const uint32_t bits = random.word();
-          const uint32_t exponent = bits >> 23 & 0xff;
-          if (exponent > 0 && exponent < 0xfe && (bits & 0xffff) != 0x8000) check(bits);
-        }
-        for (uint32_t low : {0u, 1u, 0x7fffu, 0x8001u, 0xffffu}) check(0x40490000 | low);
-      });
+  group("numbers between two neighbors go to the nearer one", "rounding",
+        "A thousand casts that err to one side err by a thousand times the mean error.", [] {
+          Random random{1};
+          for (int i = 0; i < 20000; ++i) {
+            const uint32_t bits = random.word();
+            const uint32_t exponent = bits >> 23 & 0xff;
+            if (exponent > 0 && exponent < 0xfe && (bits & 0xffff) != 0x8000) check(bits);
+          }
+          for (uint32_t low : {0u, 1u, 0x7fffu, 0x8001u, 0xffffu}) check(0x40490000 | low);
+        });
   group("halfway cases go to the even neighbor", "rounding",
         "Products of short numbers are often exactly halfway. If all of them go away from zero, "
         "means over a tensor are too large.",

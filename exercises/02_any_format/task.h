@@ -15,7 +15,8 @@
 ///   max              = (2 - 2^-Y) 2^bias
 ///   infinity         = true
 ///
-/// Example: e5m10 is f16: 11 significand bits, min_exponent -14, max 65504.
+/// Examples: e5m10 is f16: 11 significand bits, min_exponent -14, max 65504. e8m23 is f32, and
+/// round_to() then returns every f32 as it is.
 inline Format ieee_format(int exponent_bits, int fraction_bits) {
   throw std::logic_error("ieee_format is not written yet");
 }

@@ -31,7 +31,8 @@ inline uint16_t stochastic_bf16(float x, uint16_t random) {
 ///
 ///   w[i] = stochastic_bf16(float(w[i]) - lr * gradients[i], a random number)
 ///
-/// with f32 arithmetic. float(w) is std::bit_cast<float>(uint32_t(w) << 16).
+/// with f32 arithmetic. float(w) is std::bit_cast<float>(uint32_t(w) << 16). There are at most
+/// 100000 weights and 2^32 steps.
 ///
 /// Draw the random numbers with random_bits(seed, counter) of given.h. Any 16 of its 32 bits are
 /// uniform in 0 ... 65535.
@@ -41,6 +42,8 @@ inline uint16_t stochastic_bf16(float x, uint16_t random) {
 ///   draws may still give the same 16 bits, by chance.) An element that draws the same number in
 ///   every step is rounded down in every step or in none: the mean over elements is right, and the
 ///   mean over steps is wrong.
+/// - Runs with different seeds share no random numbers. With a seed of seed + step, step 1 of a run
+///   with seed 4 would draw the numbers of step 0 of a run with seed 5.
 inline void sgd_step(std::vector<uint16_t>& weights, const std::vector<float>& gradients, float lr,
                      uint64_t seed, uint64_t step) {
   throw std::logic_error("sgd_step is not written yet");

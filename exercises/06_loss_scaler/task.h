@@ -13,7 +13,8 @@
 ///
 /// - The scale never leaves [min_scale, max_scale]: a product beyond a limit becomes the limit. A
 ///   scale of 0 would make all gradients 0 forever; an infinite one would make them all NaN.
-/// - now.scale is within the limits. Limits and factors are positive and finite.
+/// - now.scale is within the limits. Limits and factors are positive and finite; growth_factor is 1
+///   or more, backoff_factor 1 or less. Counts and intervals may exceed the range of an int.
 /// - Growth that the limit stops also sets clean_steps to 0.
 /// - A product that is not finite in f32 counts as beyond max_scale.
 /// - The function has no other effect and keeps no memory: equal arguments, equal results.

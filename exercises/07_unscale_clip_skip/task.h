@@ -13,10 +13,10 @@
 
 #include "given.h"
 
-/// Sets t.found_inf if a gradient is infinite (+ or -) or NaN, divides every gradient by t.scale,
-/// and sets t.unscaled. Throws a std::logic_error if t.unscaled is set already, and then changes
-/// nothing. (Gradients that are divided twice are t.scale times too small, without a message.)
-/// t.found_inf is false before: update() clears it.
+/// Sets t.found_inf if a gradient is infinite (+ or -) or NaN. In any case divides every gradient
+/// by t.scale, and sets t.unscaled. Throws a std::logic_error if t.unscaled is set already, and
+/// then changes nothing. (Gradients that are divided twice are t.scale times too small, without a
+/// message.) t.found_inf is false before: update() clears it.
 inline void unscale(Training& t) { throw std::logic_error("unscale is not written yet"); }
 
 /// Clips the gradients to the norm `max_norm` and returns their norm before, the square root of the
@@ -35,9 +35,10 @@ inline double clip(Training& t, double max_norm) {
 /// t.found_inf is set it returns false: weights and t.steps stay as they were. (Adam's bias
 /// correction uses the count; a step that was not made must not be in it.)
 ///
-/// Calls unscale() first if that has not been done in this step. Does not change t.scale.
+/// Calls unscale() first if that has not been done in this step. So a second step() before update()
+/// (two optimizers) divides nothing. Does not change t.scale.
 inline bool step(Training& t, float lr) { throw std::logic_error("step is not written yet"); }
 
-/// Ends the step: halves t.scale if t.found_inf is set, then clears t.found_inf and t.unscaled.
-/// Leaves weights, gradients and t.steps.
+/// Ends the step: halves t.scale if t.found_inf is set (without a limit: that was task 6), then
+/// clears t.found_inf and t.unscaled. Leaves weights, gradients and t.steps.
 inline void update(Training& t) { throw std::logic_error("update is not written yet"); }

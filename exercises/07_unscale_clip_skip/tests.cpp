@@ -25,9 +25,7 @@ void same_list(const std::vector<float>& got, const std::vector<float>& expected
 
 void grade::tests() {
   group("unscale divides once", "step_order",
-        "Gradients that are divided twice make a step 1024 times too small. Adam hides it, because "
-        "it does not depend on their size.",
-        [] {
+        "A second division makes the step 1024 times too small. Adam hides that.", [] {
           Training t = scaled({0.5f, -0.25f, 0, 3});
           input("gradients 512, -256, 0, 3072; scale 1024");
           unscale(t);
@@ -48,11 +46,13 @@ void grade::tests() {
               t.gradients[at] = bad;
               input("scaled gradients 1024, 2048, 3072, but number %d is %g", int(at), double(bad));
               unscale(t);
-              same(t.found_inf, true, "found_inf");
+              same(t.found_inf, true, "found_inf"), same(t.unscaled, true, "unscaled");
+              for (std::size_t i = 0; i < 3; ++i)
+                same(t.gradients[i], i == at ? bad : float(i + 1), "a gradient");
             }
           Training t = scaled({1, 2, 3});
-          t.gradients = {3e38f, -3e38f, 0};
-          input("gradients 3e38, -3e38, 0");
+          t.gradients = {3e38f, 3e38f, -3e38f};
+          input("gradients 3e38, 3e38, -3e38");
           unscale(t);
           same(t.found_inf, false, "found_inf");
         });
@@ -80,23 +80,22 @@ void grade::tests() {
     input("gradients 0, 0; clip(t, 1)");
     near(clip(zero, 1), 0, 0, "norm"), same_list(zero.gradients, {0, 0}, "a gradient");
   });
-  group(
-      "the norm of very large and very small gradients", "step_order",
-      "f32 squares overflow above 1.8e19 and vanish below 2.6e-23; then the norm is infinite or 0.",
-      [] {
-        for (const double size : {1e30, 1e20, 1e-25, 1e-30}) {
-          Training t{
-              .weights = {1, 1}, .gradients = {float(3 * size), float(4 * size)}, .unscaled = true};
-          input("gradients %g, %g; clip(t, %g)", 3 * size, 4 * size, size);
-          near(clip(t, size), 5 * size, 1e-5 * size, "norm");
-          near(t.gradients[0], 0.6 * size, 1e-5 * size, "gradient 0");
-        }
-        Training t = scaled({1, 2});
-        t.gradients[1] = inf;
-        unscale(t);
-        input("gradients 1, infinity after unscale(); clip(t, 1)");
-        near(clip(t, 1), inf, 0, "norm"), same(t.gradients[0], 1.0f, "gradient 0");
-      });
+  group("the norm of very large and very small gradients", "step_order",
+        "f32 squares overflow above 1.8e19 and vanish below 2.6e-23.", [] {
+          for (const double size : {8e37, 1e30, 1e20, 1e-25, 1e-30}) {
+            Training t{.weights = {1, 1},
+                       .gradients = {float(3 * size), float(4 * size)},
+                       .unscaled = true};
+            input("gradients %g, %g; clip(t, %g)", 3 * size, 4 * size, size);
+            near(clip(t, size), 5 * size, 1e-5 * size, "norm");
+            near(t.gradients[0], 0.6 * size, 1e-5 * size, "gradient 0");
+          }
+          Training t = scaled({1, 2});
+          t.gradients[1] = inf;
+          unscale(t);
+          input("gradients 1, infinity after unscale(); clip(t, 1)");
+          near(clip(t, 1), inf, 0, "norm"), same(t.gradients[0], 1.0f, "gradient 0");
+        });
   group("step", "step_order", "A step that forgets to divide moves the weights 1024 times too far.",
         [] {
           Training t = scaled({0.5f, -2});
@@ -108,6 +107,16 @@ void grade::tests() {
           input("the same after unscale()");
           same(step(u, 0.25f), true, "result");
           same_list(u.weights, {0.875f, 1.5f}, "a weight"), same(u.scale, 1024.0f, "scale");
+          input("step(t, 0.25) a second time in the same step, as with two optimizers");
+          same(step(u, 0.25f), true, "result");
+          same_list(u.weights, {0.75f, 2.0f}, "a weight"), same(u.steps, 2, "steps");
+          Random random{7};
+          for (int i = 0; i < 100; ++i) {
+            const float w = random.spread(-2, 2), g = random.spread(-2, 2), product = 0.1f * g;
+            Training v{.weights = {w}, .gradients = {g}, .unscaled = true};
+            input("weight %.9g, gradient %.9g; step(t, 0.1)", double(w), double(g));
+            step(v, 0.1f), same(v.weights[0], w - product, "the weight in f32");
+          }
         });
   group("a step that overflowed is skipped", "step_order",
         "Infinity in a gradient is NaN in a weight, and NaN never leaves.", [] {
@@ -119,6 +128,7 @@ void grade::tests() {
                   early ? "after" : "without");
             same(step(t, 0.25f), false, "result");
             same_list(t.weights, {1, 1}, "a weight"), same(t.steps, 7, "steps");
+            same(t.scale, 1024.0f, "scale");
           }
         });
   group(
@@ -127,7 +137,7 @@ void grade::tests() {
       "If the flag of unscale() survives, the next gradients are never divided.",
       [] {
         Training t = scaled({0.5f});
-        t.gradients[0] = nan32;
+        t.gradients[0] = nan32, t.scale = 1;  // a scale below 1 is right
         for (int i = 0; i < 6; ++i) {
           input("step %d of: overflow, clean, clean, overflow, clean, clean", i);
           const bool bad = i % 3 == 0;
@@ -135,7 +145,9 @@ void grade::tests() {
           if (i % 2 == 0) unscale(t);
           same(step(t, 0.25f), !bad, "result of step()");
           const float before = t.scale;
+          const std::vector<float> gradients = t.gradients;
           update(t);
+          same_list(t.gradients, gradients, "a gradient after update()");
           same(t.scale, bad ? before / 2 : before, "scale");
           same(t.found_inf, false, "found_inf"), same(t.unscaled, false, "unscaled");
         }

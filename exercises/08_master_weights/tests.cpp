@@ -55,23 +55,21 @@ void grade::tests() {
           input("make_weights of 500 random numbers, the first %.9g", double(initial[0]));
           check(make_weights(initial), initial);
         });
-  group(
-      "1000 steps are those of f32 weights", "masters",
-      "Most updates late in a training are smaller than half a spacing of bf16, and only a master "
-      "collects them.",
-      [] {
-        std::vector<float> plain = random_weights(20, 2);
-        Weights w = make_weights(plain);
-        for (uint64_t i = 0; i < 1000; ++i) {
-          const std::vector<uint16_t> gradients = random_gradients(20, 100 + i);
-          step(w, gradients, 1e-3f, 0), plain_step(plain, gradients, 1e-3f, 0);
-          input("20 random weights after %d steps, lr 1e-3, decay 0", int(i + 1));
-          check(w, plain);
-        }
-      });
+  group("1000 steps are those of f32 weights", "masters",
+        "Most updates late in a training are smaller than half a spacing of bf16.", [] {
+          std::vector<float> plain = random_weights(20, 2);
+          Weights w = make_weights(plain);
+          for (uint64_t i = 0; i < 1000; ++i) {
+            const std::vector<uint16_t> gradients = random_gradients(20, 100 + i);
+            step(w, gradients, 1e-3f, 0), plain_step(plain, gradients, 1e-3f, 0);
+            input("20 random weights after %d steps, lr 1e-3, decay 0", int(i + 1));
+            check(w, plain);
+          }
+        });
   group("weight decay is computed from the master", "masters",
         "w - 1e-4 w rounds to w in bf16: no decay at all, in any step.", [] {
           std::vector<float> plain = random_weights(20, 3);
+          plain[0] = 1e-35f;
           Weights w = make_weights(plain);
           for (int i = 0; i < 1000; ++i) {
             const std::vector<uint16_t> none(20, 0);
@@ -79,26 +77,33 @@ void grade::tests() {
             input("20 random weights after %d steps, gradients 0, lr 1e-2, decay 1e-2", i + 1);
             check(w, plain);
           }
+          for (uint64_t i = 0; i < 100; ++i) {
+            const std::vector<uint16_t> gradients = random_gradients(20, 300 + i);
+            step(w, gradients, 1e-2f, 1e-2f), plain_step(plain, gradients, 1e-2f, 1e-2f);
+            input("then %d steps with random gradients", int(i + 1));
+            check(w, plain);
+          }
         });
-  group(
-      "weights that are written", "masters",
-      "A pretrained model that is loaded into the bf16 weights is gone after the next step, if the "
-      "masters do not follow. Masters that need not follow must keep their bits.",
-      [] {
-        const std::vector<float> initial{1.001f, 2.002f, -0.5003f};
-        Weights w = make_weights(initial);
-        input("model weights of 1.001, 2.002, -0.5003; the second is replaced by 3");
-        write_model(
-            w, {numbers::bf16_bits(1.001f), numbers::bf16_bits(3), numbers::bf16_bits(-0.5003f)});
-        check(w, {1.001f, 3, -0.5003f});
-        step(w, {0, 0, 0}, 0.1f, 0);
-        input("the same, and a step with gradients of 0");
-        check(w, {1.001f, 3, -0.5003f});
-        Weights zero = make_weights({0.0f});
-        input("a model weight of 0 is replaced by -0");
-        write_model(zero, {0x8000});
-        check(zero, {-0.0f});
-      });
+  group("weights that are written", "masters",
+        "Weights that are loaded are gone after the next step, if the masters do not follow.", [] {
+          const std::vector<float> initial{1.001f, 2.002f, -0.5003f};
+          Weights w = make_weights(initial);
+          input("model weights of 1.001, 2.002, -0.5003; the second is replaced by 3");
+          write_model(
+              w, {numbers::bf16_bits(1.001f), numbers::bf16_bits(3), numbers::bf16_bits(-0.5003f)});
+          check(w, {1.001f, 3, -0.5003f});
+          step(w, {0, 0, 0}, 0.1f, 0);
+          input("the same, and a step with gradients of 0");
+          check(w, {1.001f, 3, -0.5003f});
+          Weights several = make_weights(initial);
+          input("the first replaced by the next larger bf16, the third by the next smaller");
+          write_model(several, {0x3f81, numbers::bf16_bits(2.002f), 0xbeff});
+          check(several, {numbers::from_bf16(0x3f81), 2.002f, numbers::from_bf16(0xbeff)});
+          Weights zero = make_weights({0.0f});
+          input("a model weight of 0 is replaced by -0");
+          write_model(zero, {0x8000});
+          check(zero, {-0.0f});
+        });
   group("a training that is saved and restored", "masters",
         "Masters that are made again from bf16 weights after a restart make the loss jump.", [] {
           Weights w = make_weights(random_weights(30, 4));

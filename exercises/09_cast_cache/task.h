@@ -30,8 +30,8 @@ class Autocast {
 ///
 /// The first line that applies counts.
 ///
-/// As long as nothing changes, a weight is cast once for each dtype, until the outermost region
-/// ends. The traps:
+/// As long as a weight does not change, it is cast once for each dtype, until the outermost region
+/// ends. Changes of other weights do not matter. The traps:
 ///
 /// - write() changes the number of a weight inside a region: the cached cast is stale, and a new
 ///   one takes its place. Storage has a version.
@@ -39,8 +39,9 @@ class Autocast {
 ///   the memory, it can be freed and used again at the same address.
 /// - A forward pass under NoGrad (an evaluation) comes first: a cast that was not recorded has no
 ///   history, and the training pass after it would leave the weight without a gradient. Every cast
-///   for the cache is recorded, whatever the mode; EnableGrad does that.
+///   for the cache is recorded, whatever the mode; EnableGrad does that. Other casts follow it.
 /// - A weight under bf16 in one region and under f16 in a region inside has two casts.
+/// - Two weights may share memory. Each has a cast of its own, because each has its own gradient.
 inline Var operand(const Var& x) { throw std::logic_error("operand is not written yet"); }
 
 /// Returns the number of casts in the cache of this thread.

@@ -49,6 +49,9 @@ void grade::tests() {
           for (int i = 0; i < 2; ++i)
             same(int(operand(wide)->dtype), int(Dtype::f16), "dtype"), operand(x);
           same(casts_made - before, 4, "casts"), same(cached(), 1, "cached()");
+          Autocast inner(Dtype::bf16);
+          input("an f16 activation in a bf16 region");
+          same(operand(y) == y, true, "operand(y) == y");
           Autocast off(Dtype::f32);
           input("an f32 weight and an f16 activation in an f32 region (autocast is off)");
           same(operand(w) == w, true, "operand(w) == w"),
@@ -65,6 +68,15 @@ void grade::tests() {
           for (int i = 0; i < 2; ++i) train(w);
           input("two losses with one weight, each with its backward()");
           same(w->gradient, 6.0f, "w->gradient");
+          const Var kept = operand(v);
+          {
+            const NoGrad evaluation;
+            input("operand(v) under NoGrad");
+            same(operand(v) == kept, true, "the same Var as before");
+          }
+          write(w, 2), operand(w), replace(w, 3), operand(w);
+          input("operand(v), after another weight got another number and other memory");
+          same(operand(v) == kept, true, "the same Var as before");
         });
   group("trap: the weight changes inside a region", "cast_cache",
         "An optimizer step in the region: the cache without a version trains with the old weight.",
@@ -91,16 +103,23 @@ void grade::tests() {
           replace(w, 3), replace(w, 4);  // the second may be where the memory of 2 was
           input("operand(w) after replace(w, 3) and replace(w, 4)");
           number_is(operand(w), 4);
+          const Var tied = pooled(Tensor{.storage = w->storage, .requires_grad = true});
+          input("operand(w) and operand(tied), two weights with one memory");
+          same(operand(tied) == operand(w), false, "the same Var");
+          train(tied);
+          same(tied->gradient, 3.0f, "tied->gradient"), same(w->gradient, 0.0f, "w->gradient");
         });
   group("trap: a forward pass under NoGrad comes first", "cast_cache",
         "An evaluation in the region leaves a cast without history. The weight then gets no "
-        "gradient, "
-        "and no error says so.",
+        "gradient, and no error says so.",
         [] {
-          const Var w = weight();
+          const Var w = weight(), wide = result(2.5f, Dtype::f32, {{w, 1.0f}});
+          const int before = casts_made;
           Autocast region(Dtype::bf16);
           {
             const NoGrad evaluation;
+            input("an f32 activation under NoGrad");
+            same(operand(wide)->requires_grad, false, "requires_grad of its cast");
             input("an evaluation under NoGrad");
             same(multiply(operand(w), operand(w))->requires_grad, false,
                  "requires_grad of its result");
@@ -108,6 +127,7 @@ void grade::tests() {
           }
           input("training after an evaluation under NoGrad, in one region");
           same(operand(w)->requires_grad, true, "requires_grad of operand(w)");
+          same(casts_made - before, 2, "casts, one of them of w");
           train(w);
           same(w->gradient, 3.0f, "w->gradient");
         });
@@ -121,6 +141,8 @@ void grade::tests() {
             Autocast inner(Dtype::bf16);
             input("operand(w) in a bf16 region inside of an f16 one");
             same(int(operand(w)->dtype), int(Dtype::bf16), "dtype");
+            Autocast off(Dtype::f32);
+            operand(w);
           }
           input("operand(w) in the f16 region again");
           same(int(operand(w)->dtype), int(Dtype::f16), "dtype"),

@@ -85,8 +85,12 @@ void grade::tests() {
             for (const float y : block_of(a, uint64_t(x.size()))) x.push_back(y);
           check(x, "eight blocks of different sizes");
           check({}, "none");
-          input("mx_quantize of 33 numbers");
-          throws([] { mx_quantize(std::vector<float>(33)); }, "33 is not a multiple of 32");
+          static std::size_t count;
+          for (const std::size_t n : {1, 16, 31, 33, 48}) {
+            count = n;
+            input("mx_quantize of %d numbers", int(count));
+            throws([] { mx_quantize(std::vector<float>(count)); }, "not a multiple of 32");
+          }
         });
   group("infinity and NaN", "blocks",
         "They must show after quantization, or at least not damage other blocks.", [] {
@@ -97,6 +101,18 @@ void grade::tests() {
               check_code(block, "of numbers up to 1000 with one", bad);
               check(block, "up to 1000, with one that is not finite");
             }
+        });
+  group("mx_dequantize", "blocks",
+        "A file may have any scale, also one that this rule never gives.", [] {
+          for (int code = 0; code < 255; ++code) {
+            Mxfp8 q{{127, uint8_t(code)}, std::vector<float>(64, 0x1p-9f)};
+            q.elements[40] = -1.5f, q.elements[41] = -0.0f;
+            const std::vector<float> y = mx_dequantize(q);
+            input("a block with code 127, and one with code %d", code);
+            same(y.size(), 64, "count"), same(y[31], 0x1p-9f, "of 2^-9 in the first");
+            same(y[32], std::ldexp(0x1p-9f, code - 127), "of 2^-9 in the second");
+            same(y[40], std::ldexp(-1.5f, code - 127), "of -1.5"), same(y[41], -0.0f, "of -0");
+          }
         });
   group("there and back", "blocks",
         "The error of an element is at most 1/16 of it, plus 2^-10 of the scale.", [] {

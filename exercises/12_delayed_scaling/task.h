@@ -38,9 +38,9 @@ inline std::vector<float> quantize_step(DelayedScaling& state, std::span<const f
   throw std::logic_error("quantize_step is not written yet");
 }
 
-/// Predicts, by a comparison and without rounding, whether a finite x that is not 0 becomes 0 (or
-/// -0) in e5m2 under `scale`. The smallest e5m2 above 0 is 2^-16. Mind the halfway case.
-/// Compute the product in f64: in f32 it can round to the halfway case.
+/// Predicts, by a comparison and without e5m2(), whether quantize_step() turns a finite x that is
+/// not 0 into 0 (or -0) when state.scale is `scale`. The smallest e5m2 above 0 is 2^-16. Mind the
+/// halfway case. The product is f32 as in quantize_step(), where it can round to the halfway case.
 inline bool becomes_zero(float x, float scale) {
   throw std::logic_error("becomes_zero is not written yet");
 }

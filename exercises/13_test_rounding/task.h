@@ -16,7 +16,7 @@
 ///
 /// - Correct implementations differ in one thing: which NaN they return. Any code from 0x7f81 to
 ///   0x7fff is right (and from 0xff81 to 0xffff for a NaN with a sign).
-/// - There are twelve mutants with one bug each. The verdict names those that survive.
+/// - There are fourteen mutants with one bug each. The verdict names those that survive.
 /// - If a correct implementation is rejected, print the input and both results with std::printf
 ///   before you return false. The lines are shown with the verdict.
 ///

@@ -21,8 +21,8 @@ using Scaler = ScalerState (*)(ScalerState now, bool found_inf, const ScalerRule
 /// positive and finite: correct implementations differ outside. Use growth factors of at least 1
 /// and backoff factors of at most 1. Then correct implementations give the same floats.
 ///
-/// There are twelve mutants. A test that walks through one run of a training, with one set of
-/// rules, kills about half of them.
+/// There are sixteen mutants. A test that walks through one run of a training, with one set of
+/// rules, kills about a third of them.
 ///
 /// Example of a test that accepts too much:
 ///

@@ -19,6 +19,12 @@ State right(State s, bool inf, const Rules& r) {
   if (s.clean_steps + 1 < r.growth_interval) return {s.scale, s.clean_steps + 1};
   return {within(r, double(s.scale) * r.growth_factor), 0};
 }
+/// The state that follows if one of the rules has another value.
+template <auto rule, auto value> State with(State s, bool inf, const Rules& r) {
+  Rules other = r;
+  other.*rule = value;
+  return right(s, inf, other);
+}
 State in_other_words(State s, bool inf, const Rules& r) {
   s.clean_steps = inf ? 0 : s.clean_steps + 1;
   const bool grows = s.clean_steps >= r.growth_interval;
@@ -31,10 +37,7 @@ const std::vector<grade::Named<Scaler>> correct{
     {"limits each product, computed in f64", right},
     {"limits only the side that the factor moves to, in f32", in_other_words}};
 const std::vector<grade::Named<Scaler>> mutants{
-    {"grows after every clean step",
-     [](State s, bool inf, const Rules& r) {
-       return right(s, inf, {r.growth_factor, r.backoff_factor, 1, r.min_scale, r.max_scale});
-     }},
+    {"grows after every clean step", with<&Rules::growth_interval, 1>},
     {"grows one step too late",
      [](State s, bool inf, const Rules& r) {
        return right(
@@ -62,10 +65,7 @@ const std::vector<grade::Named<Scaler>> mutants{
            !inf && s.clean_steps + 1 >= r.growth_interval && s.scale == r.max_scale;
        return stopped ? State{s.scale, s.clean_steps} : right(s, inf, r);
      }},
-    {"the scale has no floor",
-     [](State s, bool inf, const Rules& r) {
-       return right(s, inf, {r.growth_factor, r.backoff_factor, r.growth_interval, 0, r.max_scale});
-     }},
+    {"the scale has no floor", with<&Rules::min_scale, 0>},
     {"the scale has no ceiling",
      [](State s, bool inf, const Rules& r) {
        return right(s, inf,
@@ -79,9 +79,21 @@ const std::vector<grade::Named<Scaler>> mutants{
                   ? State{s.scale, 0}
                   : right(s, inf, r);
      }},
-    {"always halves and doubles, whatever the factors",
+    {"backing off that would pass the floor is left out, not cut",
      [](State s, bool inf, const Rules& r) {
-       return right(s, inf, {2, 0.5f, r.growth_interval, r.min_scale, r.max_scale});
+       return inf && s.scale * r.backoff_factor < r.min_scale ? State{s.scale, 0}
+                                                              : right(s, inf, r);
+     }},
+    {"always doubles, whatever the growth factor", with<&Rules::growth_factor, 2>},
+    {"always halves, whatever the backoff factor",
+     [](State s, bool inf, const Rules& r) {
+       return right(s, inf, {r.growth_factor, 0.5f, r.growth_interval, r.min_scale, r.max_scale});
+     }},
+    {"always waits for 2000 clean steps, whatever the interval",
+     with<&Rules::growth_interval, 2000>},
+    {"an overflow in the step that completes the interval counts as clean",
+     [](State s, bool inf, const Rules& r) {
+       return right(s, inf && s.clean_steps + 1 < r.growth_interval, r);
      }},
     {"an overflow sets the scale back to 65536 / 2",
      [](State s, bool inf, const Rules& r) {
@@ -103,7 +115,6 @@ void grade::tests() {
         "A test that fails for right code is switched off, and then it finds nothing.",
         [] { judge(accepts, correct, true); });
   group("mutants are rejected", "loss_scaler",
-        "Mistakes in a loss scaler do not stop a training: it only loses steps, or gradients, for "
-        "days.",
+        "Mistakes in a loss scaler do not stop a training: it only loses steps for days.",
         [] { judge(accepts, mutants, false); });
 }

@@ -25,7 +25,7 @@ using Dot = float (*)(std::span<const float> a, std::span<const float> b);
 ///   an f32 sum can overflow in one order and not in another.
 ///
 /// Choose inputs, and a tolerance that accepts every correct result and nothing worse. There are
-/// eleven mutants. Think of what a kernel does: blocks, vectors of 8 with a rest, tiles of 256,
+/// fourteen mutants. Think of what a kernel does: blocks, vectors of 8 with a rest, tiles of 256,
 /// accumulators in short formats. Which lengths and which signs make each mistake visible?
 ///
 /// Example of a test that accepts too much: three products whose sum is exact in bf16.

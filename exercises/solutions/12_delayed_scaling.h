@@ -34,7 +34,7 @@ inline std::vector<float> quantize_step(DelayedScaling& state, std::span<const f
   return results;
 }
 
-inline bool becomes_zero(float x, float scale) { return std::fabs(double(x)) * scale <= 0x1p-17; }
+inline bool becomes_zero(float x, float scale) { return std::fabs(x * scale) <= 0x1p-17f; }
 
 inline int64_t lost_in_first_step(std::span<const float> gradients) {
   return std::count_if(gradients.begin(), gradients.end(),

@@ -22,6 +22,7 @@ inline bool accepts(Scaler next) {
       {{1024, 1999}, false, usual, {2048, 0}},        // grows
       {{1024, 2500}, false, usual, {2048, 0}},        // the interval was made shorter
       {{1024, 1500}, true, usual, {512, 0}},          // backs off
+      {{1024, 1999}, true, usual, {512, 0}},          // although the interval is complete
       {{1, 3}, true, usual, {1, 0}},                  // floor
       {{0x1p24f, 1999}, false, usual, {0x1p24f, 0}},  // ceiling
       {{64, 4}, false, other, {256, 0}},              // other rules
