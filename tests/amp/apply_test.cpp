@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cases.h"
 #include "own_optimizer.h"
-#include "strategy_cases.h"
 
 namespace halftone::test::apply_test {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::autocast_test {
 namespace {

@@ -10,7 +10,7 @@
 #include "../fixtures_directory.h"
 #include <halftone/amp/cast_policy.h>
 
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::policy_test {
 namespace {

@@ -1,6 +1,6 @@
 // Functions that consist of operations and have their own cast class: their dtypes under PyTorch's
 // lists for CPU and GPU.
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::composed_test {
 namespace {

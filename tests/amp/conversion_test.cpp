@@ -1,6 +1,6 @@
 // States of one strategy loaded under another. Weights are exact to the bit if the bits exist, also
 // tied, frozen and renamed ones. A load that would lose bits, or does not fit, is refused.
-#include "strategy_cases.h"
+#include "cases.h"
 
 #include <halftone/core/backend.h>
 

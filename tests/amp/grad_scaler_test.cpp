@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../fixtures_directory.h"
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::grad_scaler_test {
 namespace {

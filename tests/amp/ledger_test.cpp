@@ -10,7 +10,7 @@
 //   cast cache, forward to backward     -    2    -         -     -      -      -
 //   steady                             16   16   16        16     8     10     14
 //   peak                               16   18   20        16     8     10     14
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::ledger_test {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::loss_scale_test {
 namespace {

@@ -2,8 +2,8 @@
 // random numbers, which tensors are copied, and the ledger's uses.
 #include <set>
 
+#include "cases.h"
 #include "own_optimizer.h"
-#include "strategy_cases.h"
 
 namespace halftone::testing {
 namespace {

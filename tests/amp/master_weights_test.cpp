@@ -2,8 +2,8 @@
 // and its mean, optimizers of users, states, mistakes.
 #include <cmath>
 
+#include "cases.h"
 #include "own_optimizer.h"
-#include "strategy_cases.h"
 #include "threads.h"
 
 namespace halftone::test::master_weights_test {

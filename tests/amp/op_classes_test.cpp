@@ -1,8 +1,8 @@
 // The whole operation table under a real region: every operation gives the bits that it gives for
 // inputs cast by hand outside. On every backend and in both short formats, as PyTorch tests its
 // lists.
+#include "cases.h"
 #include "ops/properties.h"
-#include "strategy_cases.h"
 
 namespace halftone::test::op_classes_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <sstream>
 
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::precision_log_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <halftone/halftone.h>
 #include <halftone/optim/optimizer.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "own_optimizer.h"
 
 namespace halftone::test::scaled_step_test {

@@ -6,8 +6,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "strategy_cases.h"
-#include "temporary_directory.h"
+#include "cases.h"
+#include "support.h"
 
 namespace halftone::test::strategies_test {
 namespace {

@@ -1,8 +1,8 @@
 // The predicted bytes of a strategy equal those of the ledger, to the byte.
 #include <halftone/amp/strategy.h>
 
-#include "../temporary_directory.h"
-#include "strategy_cases.h"
+#include "../support.h"
+#include "cases.h"
 
 namespace halftone::test::strategy_bytes_test {
 namespace {

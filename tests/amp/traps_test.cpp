@@ -4,7 +4,7 @@
 #include <limits>
 #include <thread>
 
-#include "strategy_cases.h"
+#include "cases.h"
 
 namespace halftone::test::traps_test {
 namespace {

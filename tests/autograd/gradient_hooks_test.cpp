@@ -5,7 +5,7 @@
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::gradient_hooks_test {
 namespace {

@@ -13,7 +13,7 @@
 #include <halftone/data/transforms.h>
 #include <halftone/optim/optim.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::hostile_sizes_test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <halftone/core/factory.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::set_grad_test {
 namespace {

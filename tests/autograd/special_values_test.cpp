@@ -9,7 +9,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::special_values_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::write_dot_test {
 

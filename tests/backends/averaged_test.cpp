@@ -9,7 +9,7 @@
 #include <halftone/core/tensor.h>
 #include <halftone/policy/treated_op.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "backends/float_bits.h"
 #include "simd_levels.h"
 

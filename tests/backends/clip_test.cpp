@@ -9,7 +9,7 @@
 #include <halftone/core/formats/block_scale.h>
 
 #include "../core/clip_cases.h"
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "backends/float_bits.h"
 #include "simd_levels.h"
 

@@ -3,7 +3,7 @@
 
 #include <halftone/backends/opened_library.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::opened_library_test {
 namespace {

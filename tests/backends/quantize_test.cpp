@@ -11,7 +11,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "backends/float_bits.h"
 #include "simd_levels.h"
 

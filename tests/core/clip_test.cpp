@@ -12,7 +12,7 @@
 #include <halftone/core/formats/survey.h>
 #include <halftone/policy/policy_file.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "clip_cases.h"
 #include "policy/policy_cases.h"
 

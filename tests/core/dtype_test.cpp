@@ -7,7 +7,7 @@
 
 #include <halftone/core/dtype.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::dtype_test {
 namespace {

@@ -25,7 +25,7 @@
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/loggers.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "../without_root.h"
 
 namespace halftone::test::files_test {

@@ -12,7 +12,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::memory_test {
 namespace {

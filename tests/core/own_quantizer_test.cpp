@@ -11,7 +11,7 @@
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/quantizer_json.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "policy/policy_cases.h"
 
 namespace halftone::test::own_quantizer_test {

@@ -6,7 +6,7 @@
 
 #include <halftone/core/tensor.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::shape_test {
 

@@ -10,7 +10,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::tensor_test {
 namespace {

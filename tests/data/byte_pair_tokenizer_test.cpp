@@ -9,7 +9,7 @@
 #include <halftone/data/text.h>
 
 #include "../fixtures_directory.h"
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::byte_pair_tokenizer_test {
 

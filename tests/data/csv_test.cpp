@@ -11,7 +11,7 @@
 #include <halftone/data/data_loader.h>
 #include <halftone/data/dataset.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::csv_test {
 

@@ -9,7 +9,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/data/data_loader.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::data_loader_resume_test {
 

@@ -5,7 +5,7 @@
 #include <halftone/data/dataset.h>
 #include <halftone/halftone.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::data_loader_share_test {
 namespace {

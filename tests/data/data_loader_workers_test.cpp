@@ -19,7 +19,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/data/data_loader.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::data_loader_workers_test {
 

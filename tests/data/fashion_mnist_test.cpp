@@ -8,7 +8,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/data/sets.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::fashion_mnist_test {
 

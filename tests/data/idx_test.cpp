@@ -5,7 +5,7 @@
 
 #include <halftone/data/sets.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::idx_test {
 

@@ -10,7 +10,7 @@
 #include <halftone/core/factory.h>
 
 #include "../fixtures_directory.h"
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test {
 

@@ -7,7 +7,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/data/transforms.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::mixup_test {
 

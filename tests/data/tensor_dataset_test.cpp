@@ -6,7 +6,7 @@
 #include <halftone/data/dataset.h>
 #include <halftone/data/images.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::tensor_dataset_test {
 

@@ -4,7 +4,7 @@
 #include <halftone/data/data_loader.h>
 #include <halftone/data/text.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 #include <halftone/core/factory.h>
 

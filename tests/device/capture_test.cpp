@@ -11,7 +11,7 @@
 #include "device_cases.h"
 #include "gpu.h"
 #include "policies_directory.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::capture_test {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <halftone/distributed/collectives.h>
 
-#include "../amp/strategy_cases.h"
-#include "../temporary_directory.h"
+#include "../amp/cases.h"
+#include "../support.h"
 
 namespace halftone::test::collectives_test {
 namespace {

@@ -6,8 +6,8 @@
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 
-#include "../amp/strategy_cases.h"
-#include "../temporary_directory.h"
+#include "../amp/cases.h"
+#include "../support.h"
 
 namespace halftone::test::policy_test {
 namespace {

@@ -10,8 +10,8 @@
 #include <halftone/core/backend.h>
 #include <halftone/distributed/reducer.h>
 
-#include "../amp/strategy_cases.h"
-#include "../temporary_directory.h"
+#include "../amp/cases.h"
+#include "../support.h"
 
 namespace halftone::test::reducer_test {
 namespace {

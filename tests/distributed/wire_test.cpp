@@ -12,7 +12,7 @@
 #include <halftone/core/tensor.h>
 #include <halftone/distributed/wire.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::wire_test {
 namespace {

@@ -11,9 +11,9 @@
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/lab.h>
 
-#include "lab/linear_workload.h"
+#include "lab/runs.h"
 #include "lab/said.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::commands_test {
 namespace {

@@ -10,8 +10,8 @@
 #include <halftone/lab/commands/compare.h>
 
 #include "lab/columns.h"
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::compare_rows_test {
 namespace {

@@ -8,9 +8,9 @@
 
 #include <halftone/lab/run.h>
 
-#include "lab/linear_workload.h"
+#include "lab/runs.h"
 #include "lab/said.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::diff_test {
 namespace {

@@ -11,7 +11,7 @@
 #include <halftone/lab/operand_formats.h>
 #include <halftone/lab/run.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::fit_test {
 namespace {

@@ -7,7 +7,7 @@
 #include <halftone/lab/commands/commands.h>
 
 #include "lab/captured.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::formats_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <halftone/core/error.h>
 #include <halftone/lab/gate.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::gate_test {
 namespace {

@@ -11,8 +11,8 @@
 #include <halftone/lab/run.h>
 #include <halftone/policy/policy_file.h>
 
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::identity_test {
 namespace {

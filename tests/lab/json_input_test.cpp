@@ -7,7 +7,7 @@
 
 #include <halftone/lab/table.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::json_input_test {
 namespace {

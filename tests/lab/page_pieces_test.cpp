@@ -15,8 +15,8 @@
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
 
-#include "lab/well_formed.h"
-#include "temporary_directory.h"
+#include "lab/pages.h"
+#include "support.h"
 
 namespace halftone::test::page_pieces_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <halftone/lab/draw/svg.h>
 #include <halftone/lab/workload.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::pictures_test {
 namespace {

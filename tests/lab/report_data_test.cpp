@@ -9,7 +9,7 @@
 #include <halftone/lab/report/report.h>
 
 #include "lab/run_files/summaries.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::report_data_test {
 namespace {

@@ -11,8 +11,8 @@
 #include <halftone/lab/table.h>
 
 #include "lab/html_tables.h"
-#include "lab/well_formed.h"
-#include "temporary_directory.h"
+#include "lab/pages.h"
+#include "support.h"
 
 namespace halftone::test::report_panels_test {
 namespace {

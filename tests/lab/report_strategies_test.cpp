@@ -9,8 +9,8 @@
 #include <halftone/lab/report/report.h>
 
 #include "html_tables.h"
-#include "temporary_directory.h"
-#include "well_formed.h"
+#include "pages.h"
+#include "support.h"
 
 namespace halftone::test::report_strategies_test {
 namespace {

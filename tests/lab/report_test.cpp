@@ -8,9 +8,9 @@
 #include <halftone/lab/report/report.h>
 #include <halftone/policy/policy_file.h>
 
+#include "lab/pages.h"
 #include "lab/run_files/summaries.h"
-#include "lab/well_formed.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::report_test {
 namespace {

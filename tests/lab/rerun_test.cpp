@@ -16,8 +16,8 @@
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy_file.h>
 
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::rerun_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <halftone/lab/run_folder.h>
 
 #include "lab/run_files/summaries.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::run_folder_test {
 namespace {

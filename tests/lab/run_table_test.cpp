@@ -9,7 +9,7 @@
 #include <halftone/lab/table.h>
 
 #include "lab/columns.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::run_table_test {
 namespace {

@@ -12,8 +12,8 @@
 #include <halftone/lab/search.h>
 
 #include "lab/columns.h"
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::search_choice_test {
 namespace {

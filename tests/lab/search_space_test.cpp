@@ -10,8 +10,8 @@
 #include <halftone/lab/trial.h>
 #include <halftone/nn/nn.h>
 
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::search_space_test {
 namespace {

@@ -14,7 +14,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::search_test {
 namespace {

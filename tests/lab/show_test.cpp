@@ -12,7 +12,7 @@
 
 #include "lab/captured.h"
 #include "policies_directory.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::show_test {
 namespace {

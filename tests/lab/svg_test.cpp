@@ -6,8 +6,8 @@
 #include <halftone/lab/draw/html.h>
 #include <halftone/lab/draw/svg.h>
 
-#include "lab/well_formed.h"
-#include "temporary_directory.h"
+#include "lab/pages.h"
+#include "support.h"
 
 namespace halftone::test::svg_test {
 namespace {

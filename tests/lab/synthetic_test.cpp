@@ -10,8 +10,8 @@
 #include <halftone/lab/workload_data.h>
 #include <halftone/policy/policy_file.h>
 
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::synthetic_test {
 namespace {

@@ -15,7 +15,7 @@
 #include <halftone/lab/trial.h>
 
 #include "lab/columns.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::text_table_test {
 namespace {

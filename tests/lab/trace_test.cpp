@@ -16,7 +16,7 @@
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::trace_test {
 namespace {

@@ -6,8 +6,8 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/lab/trial.h>
 
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::trial_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <halftone/nn/state_dict.h>
 
 #include "fixtures_directory.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::workload_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::clone_test {
 namespace {

@@ -9,7 +9,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optimizers.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::module_test {
 namespace {

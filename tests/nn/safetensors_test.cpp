@@ -13,7 +13,7 @@
 #include <halftone/core/tensor.h>
 #include <halftone/nn/nn.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::safetensors_test {
 namespace {

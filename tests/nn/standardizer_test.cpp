@@ -4,7 +4,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/nn.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::standardizer_test {
 

@@ -8,7 +8,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/named_tensors.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::stream_safetensors_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include <halftone/halftone.h>
-#include <temporary_directory.h>
+#include <support.h>
 
 namespace halftone {
 namespace save_onnx_test {

@@ -2,7 +2,6 @@
 // specialization is an incomplete type here, so it does not compile.
 #pragma once
 
-#include "ops/samples_attention.h"
 #include "ops/samples_dot.h"
 #include "ops/samples_elementwise.h"
 #include "ops/samples_images.h"
@@ -10,6 +9,7 @@
 #include "ops/samples_matmul.h"
 #include "ops/samples_norm.h"
 #include "ops/samples_other.h"
+#include "ops/samples_products.h"
 #include "ops/samples_quantize.h"
 #include "ops/samples_recurrent.h"
 #include "ops/samples_reduce.h"

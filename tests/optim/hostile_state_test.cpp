@@ -7,7 +7,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/optim/optim.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::hostile_state_test {
 namespace {

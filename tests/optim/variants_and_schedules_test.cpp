@@ -10,7 +10,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::variants_and_schedules_test {
 

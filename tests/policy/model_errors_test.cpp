@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "policy/session_cases.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::model_errors_test {
 namespace {

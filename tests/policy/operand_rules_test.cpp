@@ -9,7 +9,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/policy/resolved.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "policy_cases.h"
 #include "session_cases.h"
 

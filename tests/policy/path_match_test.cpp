@@ -9,7 +9,7 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/policy/rules.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::path_match_test {
 namespace {

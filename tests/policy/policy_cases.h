@@ -5,7 +5,7 @@
 
 #include <halftone/policy/policy_file.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test {
 

@@ -16,7 +16,7 @@
 
 #include "policies_directory.h"
 #include "policy/session_cases.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::probe_test {
 namespace {

@@ -15,7 +15,7 @@
 #include <halftone/policy/treated_op.h>
 
 #include "policy/session_cases.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::session_test {
 namespace {

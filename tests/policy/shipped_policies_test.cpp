@@ -18,7 +18,7 @@
 #include <halftone/policy/session.h>
 
 #include "../policies_directory.h"
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::shipped_policies_test {
 namespace {

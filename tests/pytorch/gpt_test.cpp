@@ -10,7 +10,7 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/optim/optim.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "fixture.h"
 
 namespace halftone::test::gpt_test {

@@ -9,7 +9,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/train/checkpoints.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test {
 

@@ -13,8 +13,8 @@
 #include <halftone/train/loggers.h>
 #include <nlohmann/json.hpp>
 
-#include "event_reader.h"
-#include "temporary_directory.h"
+#include "log_readers.h"
+#include "support.h"
 
 namespace halftone::train {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <halftone/train/checkpoint.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::manifest_test {
 

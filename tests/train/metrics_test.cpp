@@ -11,7 +11,7 @@
 #include <halftone/train/metrics.h>
 
 #include "device/gpu.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::train {
 namespace {

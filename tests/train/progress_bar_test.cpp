@@ -8,7 +8,7 @@
 
 #include <halftone/train/progress.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 #include "terminal.h"
 
 namespace halftone::train {

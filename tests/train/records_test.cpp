@@ -6,7 +6,7 @@
 
 #include <halftone/train/loggers.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::records_test {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <halftone/train/checkpoints.h>
 
-#include "../amp/strategy_cases.h"
-#include "../temporary_directory.h"
+#include "../amp/cases.h"
+#include "../support.h"
 
 namespace halftone::test::resume_test {
 namespace {

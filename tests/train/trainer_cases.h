@@ -3,8 +3,8 @@
 
 #include <halftone/train/trainer.h>
 
-#include "../amp/strategy_cases.h"
-#include "../temporary_directory.h"
+#include "../amp/cases.h"
+#include "../support.h"
 
 namespace halftone::test {
 

@@ -9,7 +9,7 @@
 #include <halftone/train/progress.h>
 #include <nlohmann/json.hpp>
 
-#include "event_reader.h"
+#include "log_readers.h"
 #include "terminal.h"
 
 namespace halftone::test::trainer_logs_test {

@@ -16,8 +16,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lab/captured.h"
-#include "lab/linear_workload.h"
-#include "temporary_directory.h"
+#include "lab/runs.h"
+#include "support.h"
 
 namespace halftone::test::damaged_run_test {
 namespace {

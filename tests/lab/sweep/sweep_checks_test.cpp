@@ -7,9 +7,9 @@
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/sweep.h>
 
-#include "lab/linear_workload.h"
+#include "lab/runs.h"
 #include "lab/said.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::sweep_checks_test {
 namespace {

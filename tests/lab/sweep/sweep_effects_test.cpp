@@ -6,7 +6,7 @@
 
 #include <halftone/lab/sweep.h>
 
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::sweep_effects_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <halftone/policy/policy.h>
 
 #include "policies_directory.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::sweep_test {
 namespace {

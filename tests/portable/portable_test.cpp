@@ -1,12 +1,12 @@
 // The specification of portable bits (docs/same_bits.md): plain loops in the order of each sum.
 // Every portable table of kernels that this machine has gives their bits.
-#include <doctest/doctest.h>
-
 #include <array>
 #include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/staging.h>

@@ -1,14 +1,13 @@
 // The output of show for a policy: every step, every field, and differences between two.
-#include <doctest/doctest.h>
-
 #include <set>
 
+#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <halftone/nn/models/gpt.h>
 #include <halftone/policy/resolved.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 #include "session_cases.h"
 
 namespace halftone::test::resolved_table_test {

@@ -1,10 +1,10 @@
 // bf16 and f16 on every instruction set: widening over all 65536 patterns, rounding over every
 // value, every midpoint and its neighbors. The truth is a search for the nearest value.
-#include "simd_levels.h"
-
 #include <algorithm>
 #include <bit>
 #include <limits>
+
+#include "simd_levels.h"
 
 namespace halftone::test::simd_conversions_test {
 namespace {

@@ -1,15 +1,15 @@
 // Convolutions of random geometries, forward and backward, compared with the reference: halftone's
 // own kernels must compute every geometry that oneDNN declines.
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <random>
 #include <sstream>
 
+#include <doctest/doctest.h>
+
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::conv_geometries_test {
 namespace {

@@ -1,9 +1,9 @@
 // Text with numbers is the same under every locale.
-#include <doctest/doctest.h>
-
 #include <clocale>
 #include <locale>
 #include <sstream>
+
+#include <doctest/doctest.h>
 
 #include <halftone/amp/autocast.h>
 #include <halftone/amp/strategy.h>
@@ -13,7 +13,7 @@
 #include <halftone/train/loggers.h>
 #include <halftone/train/progress.h>
 
-#include "../temporary_directory.h"
+#include "../support.h"
 
 namespace halftone::test::plain_numbers_test {
 namespace {

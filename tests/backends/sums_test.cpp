@@ -1,11 +1,11 @@
 // Pooling, casts by copy and sums of columns on the CPU backend, compared with the reference for
 // floats of all sizes: images whose channels fill vectors or do not, and windows that overlap,
 // touch or are apart.
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <limits>
 #include <string>
+
+#include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>

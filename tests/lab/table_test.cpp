@@ -1,19 +1,18 @@
 // Rows of runs for other programs: parsed again, each statistic against a plain computation from
 // the numbers of the probe's line.
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <sstream>
 
+#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <halftone/lab/commands/table.h>
 
 #include "lab/captured.h"
 #include "lab/run_files/summaries.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::table_rows_test {
 namespace {

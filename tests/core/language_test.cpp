@@ -1,9 +1,9 @@
 // Slots: a scope fills one, an inner scope fills or empties it, and the earlier value is restored.
-#include <doctest/doctest.h>
-
 #include <memory>
 #include <stdexcept>
 #include <thread>
+
+#include <doctest/doctest.h>
 
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/slots.h>

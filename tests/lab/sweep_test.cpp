@@ -1,10 +1,9 @@
 // From axes to cells: values as JSON, nested fields, products of axes, names of files, ranges of
 // seeds, and refusals.
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <set>
 
+#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <halftone/lab/run_folder.h>
@@ -12,7 +11,7 @@
 #include <halftone/policy/policy.h>
 
 #include "lab/captured.h"
-#include "temporary_directory.h"
+#include "support.h"
 
 namespace halftone::test::sweep_cells_test {
 namespace {

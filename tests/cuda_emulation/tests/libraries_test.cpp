@@ -1,10 +1,10 @@
 // If cuBLASLt refuses a call, halftone's own kernel computes and nothing fails. The backend counts
 // and reports which of the two computed.
-#include <doctest/doctest.h>
-
 #include <algorithm>
 
 #include <cublasLt.h>
+
+#include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/backend.h>

@@ -1,8 +1,8 @@
 // The cache of device memory with a source that counts, running out of memory, and calls that the
 // runtime refuses.
-#include <doctest/doctest.h>
-
 #include <set>
+
+#include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/block_cache.h>
 #include <halftone/backends/cuda/launch.h>

@@ -1,10 +1,10 @@
 // Steps that the update itself may skip, step counts on the device, and rates for captured steps.
 // They give the numbers of an optimizer that the host controls.
-#include <doctest/doctest.h>
-
 #include <cstring>
 #include <functional>
 #include <memory>
+
+#include <doctest/doctest.h>
 
 #include <halftone/amp/master_weights.h>
 #include <halftone/autograd/ops.h>
@@ -14,8 +14,8 @@
 #include <halftone/core/factory.h>
 #include <halftone/optim/optim.h>
 
+#include "../amp/cases.h"
 #include "../amp/own_optimizer.h"
-#include "../amp/strategy_cases.h"
 
 namespace halftone::test::device_steps_test {
 namespace {

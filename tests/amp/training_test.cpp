@@ -6,8 +6,8 @@
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
 
+#include "cases.h"
 #include "own_optimizer.h"
-#include "strategy_cases.h"
 
 namespace halftone::test::device_decisions_test {
 namespace {

@@ -1,9 +1,9 @@
 // Hostile files: every prefix, every flipped bit of a PNG, a sweep of random edits, sizes that
 // exceed the memory, and the errors of stb_image 2.27 that images.cpp prevents. The sweeps
 // find most under the sanitizers.
-#include <doctest/doctest.h>
-
 #include <zlib.h>
+
+#include <doctest/doctest.h>
 
 #include <halftone/core/memory.h>
 #include <halftone/data/images.h>

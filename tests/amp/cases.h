@@ -1,12 +1,12 @@
 // A small MLP under a strategy, on fixed data, for the tests of amp/.
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <cstring>
 #include <memory>
 #include <string_view>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include <halftone/halftone.h>
 
