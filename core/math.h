@@ -2,7 +2,7 @@
 // results have the same bits with every compiler, C library and CPU. (The C library chooses among
 // several versions by the CPU, and they differ in the last bit now and then.) Errors are below two
 // and a half units in the last place; special cases are those of the C library.
-// tests/core/elementary_test.cpp measures both.
+// tests/core/math_test.cpp measures both.
 #pragma once
 
 #include <bit>

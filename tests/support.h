@@ -1,5 +1,4 @@
-// For tests that write files: a directory that disappears with the scope, whole files as strings,
-// the message of an exception, and a seeded mutator for fuzzing readers.
+// Where tests find their files, and directories and rights that they need for a while.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +8,28 @@
 #include <string>
 #include <string_view>
 
+#include <omp.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <halftone/core/error.h>
 
 namespace halftone::test {
+
+// Returns the folder of the committed fixtures. A function, and not a macro of every file, so that
+// a compiler cache can use objects of one checkout for another.
+
+std::string fixtures_directory();
+
+// Returns the folder of the policies that the library installs.
+
+std::filesystem::path policies_directory();
+
+// For tests that write files: a directory that disappears with the scope, whole files as strings,
+// the message of an exception, and a seeded mutator for fuzzing readers.
 
 class TemporaryDirectory {
  public:
@@ -72,5 +88,40 @@ inline std::string mutated(std::string bytes, std::mt19937& random) {
   }
   return bytes;
 }
+
+// Sets the number of OpenMP threads until the end of the scope.
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+// Permissions have no effect for root: tests of them run as another user.
+
+/// For its scope, root becomes a user without permissions, and this user owns a directory and
+/// its files. For other users nothing changes.
+class WithoutRoot {
+ public:
+  explicit WithoutRoot(const std::filesystem::path& directory) : was_(geteuid()) {
+    constexpr uid_t user = 65534;  // an account without rights on Linux
+    if (was_ != 0) return;
+    REQUIRE(chown(directory.c_str(), user, gid_t(-1)) == 0);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
+      REQUIRE(lchown(entry.path().c_str(), user, gid_t(-1)) == 0);
+    REQUIRE(seteuid(user) == 0);
+  }
+  ~WithoutRoot() { static_cast<void>(seteuid(was_) == 0); }
+  WithoutRoot(const WithoutRoot&) = delete;
+  WithoutRoot& operator=(const WithoutRoot&) = delete;
+
+ private:
+  uid_t was_;
+};
 
 }  // namespace halftone::test

@@ -8,7 +8,7 @@
 
 #include <halftone/core/memory.h>
 
-#include "threads.h"
+#include "support.h"
 #include "training_cases.h"
 
 namespace halftone {

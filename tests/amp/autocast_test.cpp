@@ -1,6 +1,14 @@
 // Regions: which inputs are cast, nesting, ends of regions, backward, and the cast cache.
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <sstream>
 #include <stdexcept>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+#include <halftone/halftone.h>
 
 #include "cases.h"
 
@@ -287,3 +295,362 @@ TEST_CASE("a batched product with one weight for all batches hits the cache") {
 
 }  // namespace
 }  // namespace halftone::test::autocast_test
+
+// Conditions of regions and of their cast cache that no other test checks: which casts are kept,
+// how long, for which thread, and which values are never cast.
+
+namespace halftone::testing {
+namespace {
+
+using amp::Autocast;
+using amp::autocast;
+using amp::Region;
+
+Tensor leaf(const Shape& shape, double value = 1) { return full(shape, value).set_requires_grad(); }
+const amp::CacheCounters& counters() { return amp::active_cast_cache()->counters(); }
+int64_t kept_bytes() { return memory_report().now_of(MemoryUse::cast_cache); }
+
+// --- the cache
+
+TEST_CASE("views are not kept: neither the first part of a storage nor one as large as it") {
+  const Tensor x = ones({2, 8}), whole = ones({16, 8});
+  const Tensor front = whole.view_as({8, 8}, {8, 1}, 0).set_requires_grad();
+  const Tensor repeated = whole.view_as({16, 8}, {0, 1}, 8).set_requires_grad();
+  const Autocast region(bf16);
+  for (const Tensor& w : {front, repeated}) {
+    linear(x, w), linear(x, w);
+    CHECK(counters().misses == 0);
+  }
+}
+
+TEST_CASE("a weight that was written is cast once more, and that cast is kept") {
+  const Tensor x = ones({1, 2});
+  const Tensor w = leaf({2, 1});
+  const Autocast region(bf16);
+  CHECK(matmul(x, w).item() == 2);
+  for (const double value : {3, 5}) {
+    const amp::CacheCounters before = counters();
+    fill_with(w, value);
+    for (int i = 0; i < 3; ++i) CHECK(matmul(x, w).item() == 2 * value);
+    CHECK(counters().misses == before.misses + 1);
+    CHECK(counters().hits == before.hits + 2);
+  }
+  CHECK(amp::active_cast_cache()->size() == 1);
+}
+
+TEST_CASE("other data in a weight's place are not mistaken for the cast data, at any address") {
+  const Tensor x = ones({1, 2});
+  const Tensor w = leaf({2, 1});
+  const Autocast region(bf16);
+  CHECK(matmul(x, w).item() == 2);
+  for (int i = 2; i < 20; ++i) {  // as Module::to() does; twice, to reuse an address
+    *w.body() = *full({2, 1}, -1).body();
+    *w.body() = *full({2, 1}, i).body();
+    CHECK(matmul(x, w).item() == 2 * i);
+  }
+}
+
+TEST_CASE("a weight has an entry for each dtype it is used in") {
+  const Tensor x = ones({1, 1});
+  const Tensor w = leaf({1, 1}, 1 + 0x1p-9);  // 1 in bf16; exact in f16
+  const Autocast region(bf16);
+  for (const bool cached : {false, true}) {
+    CHECK(matmul(x, w).item() == 1);
+    const Autocast inner(f16);
+    CHECK(matmul(x, w).item() == 1 + 0x1p-9);
+    CHECK(counters().misses == 2);
+    CHECK(counters().hits == (cached ? 2 : 0));
+  }
+  CHECK(amp::active_cast_cache()->size() == 2);
+}
+
+TEST_CASE("two weights have an entry each") {
+  const Tensor x = ones({1, 1});
+  std::vector<Tensor> weights;
+  for (int i = 0; i < 40; ++i) weights.push_back(leaf({1, 1}, i));
+  const Autocast region(bf16);
+  for (int round = 0; round < 2; ++round)
+    for (int i = 0; i < 40; ++i) CHECK(matmul(x, weights[std::size_t(i)]).item() == i);
+  CHECK(amp::active_cast_cache()->size() == 40);
+  CHECK(counters().hits == 40);
+}
+
+TEST_CASE("a checkpointed segment outlives its region; the casts that the region kept do not") {
+  const int64_t before = kept_bytes();
+  const Tensor x = ones({1, 2});
+  const Tensor w = leaf({2, 1});
+  const Tensor y = autocast(bf16, [&] {
+    const auto segment = [&](const std::vector<Tensor>& in) { return matmul(in[0], w); };
+    Tensor product = sum(checkpoint(segment, {x}));
+    CHECK(kept_bytes() > before);
+    return product;
+  });
+  CHECK(kept_bytes() == before);
+  fill_with(w, 7);
+  y.backward();
+  CHECK(w.grad().dtype() == f32);
+  CHECK(w.grad().at({0, 0}) == 1);
+}
+
+// --- regions
+
+TEST_CASE("a region is its thread's alone: another thread begins and ends its own") {
+  const Tensor x = ones({1, 2});
+  const Tensor w = leaf({2, 1});
+  const Autocast region(bf16);
+  matmul(x, w);
+  const amp::CastCache* const mine = amp::active_cast_cache();
+  bool enabled = true, has_cache = true, own_cache = false;
+  std::optional<DType> outside, inside;
+  std::thread([&] {
+    enabled = amp::autocast_enabled(), has_cache = amp::active_cast_cache() != nullptr;
+    outside = matmul(x, w).dtype();
+    const Autocast other(f16);
+    inside = matmul(x, w).dtype();
+    own_cache = amp::active_cast_cache() != mine && amp::active_cast_cache()->size() == 1;
+  }).join();
+  CHECK_FALSE(enabled);
+  CHECK_FALSE(has_cache);
+  CHECK(outside == f32);
+  CHECK(inside == f16);
+  CHECK(own_cache);
+  CHECK(amp::active_cast_cache() == mine);
+  CHECK(mine->size() == 1);
+  CHECK(matmul(x, w).dtype() == bf16);
+  CHECK(counters().hits == 1);
+}
+
+/// Records the inputs it gets; the second input may be absent.
+struct Arrives final : UserOp {
+  static constexpr OpInfo info{"arrives", CastClass::widest_input};
+  std::vector<DType>* seen;
+  explicit Arrives(std::vector<DType>* list) : seen(list) {}
+  Tensor forward(const Tensor& a, const Tensor& b, const Tensor& c) {
+    for (const Tensor& x : {a, b, c})
+      if (x.defined()) seen->push_back(x.dtype());
+    return a.clone();
+  }
+};
+
+TEST_CASE("the widest input is found among those that a region casts: f64 widens no other input") {
+  std::vector<DType> seen;
+  const Tensor low = ones({2}, bf16), wide = ones({2}, f64), whole = ones({2}, i64);
+  const Autocast region(bf16);
+  apply(Arrives(&seen), low, wide, Tensor{});
+  CHECK(seen == std::vector<DType>{bf16, f64});
+  seen.clear();
+  apply(Arrives(&seen), wide, low, ones({2}));
+  CHECK(seen == std::vector<DType>{f64, f32, f32});
+  seen.clear();
+  apply(Arrives(&seen), low, whole, low);
+  CHECK(seen == std::vector<DType>{bf16, i64, bf16});
+}
+
+TEST_CASE("inputs in f32 are not widened, and the log does not list them") {
+  const Tensor x = ones({2, 2});
+  amp::PrecisionLog log;
+  const Autocast region(bf16);
+  softmax(x, 1);
+  CHECK(log.entries().at(0).runs_in == "f32");
+}
+
+TEST_CASE("a region that ends before one inside it is an error at the next use") {
+  const Tensor x = ones({1, 2});
+  const Tensor w = leaf({2, 1});
+  const char* const message =
+      "[autocast] a region ended before a region that had begun inside it. End the inner one "
+      "first, "
+      "as scopes do.";
+  for (const bool used : {true, false}) {
+    auto outer = std::make_unique<Autocast>(bf16), inner = std::make_unique<Autocast>(f16);
+    outer.reset();
+    if (used) CHECK_THROWS_WITH_AS(matmul(x, w), message, UsageError);
+    inner.reset();
+    CHECK_FALSE(amp::autocast_enabled());
+    CHECK(amp::active_cast_cache() == nullptr);
+    CHECK(matmul(x, w).dtype() == f32);
+    if (!used) CHECK_THROWS_WITH_AS(Autocast{bf16}, message, UsageError);
+    CHECK(autocast(bf16, [&] { return matmul(x, w).dtype(); }) == bf16);
+    CHECK(matmul(x, w).dtype() == f32);
+  }
+  // With a third region, which began and ended properly in the disorder, and a disabled one.
+  auto a = std::make_unique<Autocast>(bf16),
+       b = std::make_unique<Autocast>(Region{.enabled = false}),
+       c = std::make_unique<Autocast>(f16);
+  b.reset();
+  c.reset();
+  CHECK_THROWS_WITH_AS(matmul(x, w), message, UsageError);
+  CHECK_THROWS_WITH_AS(Autocast{bf16}, message, UsageError);
+  a.reset();
+  CHECK(matmul(x, w).dtype() == f32);
+  CHECK(autocast(bf16, [&] { return matmul(x, w).dtype(); }) == bf16);
+}
+
+}  // namespace
+}  // namespace halftone::testing
+
+// The log of a region's decisions, counted by hand on small inputs.
+
+namespace halftone::test::precision_log_test {
+namespace {
+
+using amp::autocast;
+using amp::PrecisionLog;
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+const PrecisionLog::Entry& named(const std::vector<PrecisionLog::Entry>& entries,
+                                 std::string_view op) {
+  const auto found = std::ranges::find(entries, op, &PrecisionLog::Entry::op);
+  REQUIRE(found != entries.end());
+  return *found;
+}
+
+TEST_CASE("calls, casts, bytes and cache hits, in the order of first calls") {
+  const Tensor x = ones({2, 4});
+  const Tensor w = ones({3, 4}).set_requires_grad();
+  PrecisionLog log;
+  autocast(bf16, [&] {
+    const Tensor y = linear(x, w);   // casts x (16 bytes) and w (24)
+    softmax(y, 1);                   // writes f32 from bf16: no cast
+    linear(x, w);                    // casts x again, w from the cache
+    nll_loss(y, from({0, 1}, i64));  // casts y: 2 x 3 x 4 bytes
+    relu(y);
+  });
+  const std::vector<PrecisionLog::Entry> entries = log.entries();
+  REQUIRE(entries.size() == 4);
+  const PrecisionLog::Entry& linears = entries[0];
+  CHECK(linears.op == "linear");
+  CHECK(linears.decided == CastClass::low_precision);
+  CHECK(linears.runs_in == "bf16");
+  CHECK(linears.calls == 2);
+  CHECK(linears.casts == 4);
+  CHECK(linears.cache_hits == 1);
+  CHECK(linears.bytes == 16 + 24 + 16);
+  CHECK(entries[1].op == "softmax");
+  CHECK(entries[1].decided == CastClass::full_precision);
+  CHECK(entries[1].runs_in == "bf16 -> f32");
+  CHECK(entries[1].casts == 0);
+  CHECK(entries[1].bytes == 0);
+  CHECK(entries[2].op == "nll_loss");
+  CHECK(entries[2].runs_in == "f32, i64");
+  CHECK(entries[2].casts == 1);
+  CHECK(entries[2].bytes == 24);
+  CHECK(entries[3].op == "relu");
+  CHECK(entries[3].decided == CastClass::as_is);
+  CHECK(entries[3].runs_in == "bf16");
+  const PrecisionLog::Entry total = log.total();
+  CHECK(total.op == "total");
+  CHECK(total.calls == 5);
+  CHECK(total.casts == 5);
+  CHECK(total.cache_hits == 1);
+  CHECK(total.bytes == 16 + 24 + 16 + 24);
+}
+
+TEST_CASE(
+    "one operation, decided in two ways: two entries; both dtypes of mixed inputs are named") {
+  const Tensor x = ones({2, 2}), y = ones({2, 2}, bf16);
+  PrecisionLog log;
+  {
+    const amp::Autocast region(bf16);
+    matmul(x, x), matmul(x, y);
+    {
+      const amp::Autocast inner(f16);
+      matmul(x, x);
+    }
+    const amp::Autocast plain(amp::CastPolicy::preset("none").with(bf16));
+    matmul(x, x);
+    where(less(x, x), x, y);  // promotes y to f32
+  }
+  std::vector<std::string> seen;
+  for (const auto& e : log.entries())
+    seen.push_back(e.op + ' ' + described(e.decided) + ' ' + e.runs_in);
+  CHECK(seen == std::vector<std::string>{"matmul low_precision bf16", "matmul low_precision f16",
+                                         "matmul as_is f32", "less as_is f32",
+                                         "where as_is bool, f32"});
+  CHECK(log.entries()[0].calls == 2);
+  CHECK(log.entries()[0].casts == 3);
+}
+
+TEST_CASE("values that the casts destroyed: they became zero or infinite") {
+  // f16: below 2^-25 is zero, 65520 and more is infinite. Earlier zeros and infinities do not
+  // count; NaN stays NaN.
+  const Tensor x = from({{0, 1e-9, -1e-9, 6e-8}, {65519, 65520, -1e9, infinity}});
+  const Tensor w = from({{1, 1e-30, std::numeric_limits<float>::quiet_NaN(), 1e30}});
+  PrecisionLog log;
+  autocast(f16, [&] { linear(x, w); });
+  const PrecisionLog::Entry entry = named(log.entries(), "linear");
+  CHECK(entry.to_zero == 3);      // 1e-9, -1e-9, 1e-30
+  CHECK(entry.to_infinity == 3);  // 65520, -1e9, 1e30
+  log.clear();
+  CHECK(log.entries().empty());
+  autocast(bf16, [&] { linear(x, w); });  // has f32's range
+  CHECK(log.total().casts == 2);
+  CHECK(log.total().to_zero == 0);
+  CHECK(log.total().to_infinity == 0);
+}
+
+TEST_CASE("the innermost log records, and after it the outer one again") {
+  const Tensor x = ones({2, 2});
+  const amp::Autocast region(bf16);
+  PrecisionLog outer;
+  CHECK(PrecisionLog::active() == &outer);
+  matmul(x, x);
+  {
+    PrecisionLog inner;
+    CHECK(PrecisionLog::active() == &inner);
+    matmul(x, x), matmul(x, x);
+    CHECK(inner.total().calls == 2);
+  }
+  CHECK(PrecisionLog::active() == &outer);
+  matmul(x, x);
+  CHECK(outer.total().calls == 2);
+}
+
+TEST_CASE("nothing is recorded without a log, outside of regions and in disabled ones") {
+  const Tensor x = ones({2, 2});
+  CHECK(PrecisionLog::active() == nullptr);
+  autocast(bf16, [&] { matmul(x, x); });
+  PrecisionLog log;
+  matmul(x, x);
+  autocast(amp::Region{.enabled = false}, [&] { matmul(x, x); });
+  CHECK(log.entries().empty());
+  CHECK(log.total().calls == 0);
+}
+
+TEST_CASE("a log changes neither results nor gradients nor the cache") {
+  const auto gradient = [](bool logged) {
+    manual_seed(0);
+    const Tensor x = randn({4, 8});
+    Tensor w = randn({3, 8}).set_requires_grad();
+    std::unique_ptr<PrecisionLog> log;
+    if (logged) log = std::make_unique<PrecisionLog>();
+    const amp::Autocast region(f16);
+    sum(linear(x, w) * linear(x, w)).backward();
+    CHECK(amp::active_cast_cache()->counters().hits == 1);
+    return w.grad();
+  };
+  CHECK(same_bits(gradient(true), gradient(false)));
+}
+
+TEST_CASE("the table: a head, one line per entry, the total") {
+  const Tensor x = full({64, 64}, 1e-9);
+  const Tensor w = ones({64, 64}).set_requires_grad();
+  PrecisionLog log;
+  autocast(f16, [&] { softmax(linear(linear(x, w), w), 1); });
+  std::ostringstream text;
+  text << log;
+  const std::string wanted =
+      "operation         policy          runs in                 calls     casts    cached  KiB "
+      "cast   to zero    to inf\n"
+      "linear            low_precision   f16                         2         3         1        "
+      "16      4096         0\n"
+      "softmax           full_precision  f16 -> f32                  1         0         0         "
+      "0         0         0\n"
+      "total                                                         3         3         1        "
+      "16      4096         0\n";
+  CHECK(text.str() == wanted);
+}
+
+}  // namespace
+}  // namespace halftone::test::precision_log_test

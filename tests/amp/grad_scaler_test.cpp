@@ -6,9 +6,14 @@
 #include <fstream>
 #include <limits>
 
+#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "../fixtures_directory.h"
+#include <halftone/core/backend.h>
+#include <halftone/halftone.h>
+#include <halftone/optim/optimizer.h>
+
+#include "../support.h"
 #include "cases.h"
 
 namespace halftone::test::grad_scaler_test {
@@ -399,3 +404,454 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
 
 }  // namespace
 }  // namespace halftone::test::grad_scaler_test
+
+// Conditions of the scaler and of the cast cache that no other test checks: several losses, several
+// optimizers, views of one storage, empty states, limits of the scale, copies, and the cost of the
+// scale itself.
+
+namespace halftone::test::scaler_conditions_test {
+
+using amp::GradScaler;
+using doctest::Contains;
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Tensor leaf() { return ones({2}).set_requires_grad(); }
+
+TEST_CASE("views of one storage are cast separately") {
+  const Tensor whole = from_vector<double>({1, 2, 3, 4}, {4}, f32);
+  Tensor front = whole.view_as({2, 1}, {1, 1}, 0).set_requires_grad(),
+         back = whole.view_as({2, 1}, {1, 1}, 2).set_requires_grad();
+  const Tensor x = ones({1, 2});
+  amp::autocast(bf16, [&] {
+    CHECK(matmul(x, front).item() == 3);
+    CHECK(matmul(x, back).item() == 7);
+    CHECK(matmul(x, front).item() == 3);
+  });
+}
+
+TEST_CASE("several losses are scaled each") {
+  GradScaler scaler({.init_scale = 8});
+  const std::vector<Tensor> scaled = scaler.scale({full({}, 1), full({}, 3)});
+  CHECK(scaled[0].item() == 8);
+  CHECK(scaled[1].item() == 24);
+  GradScaler two({.init_scale = 8}, {.losses = 2});
+  CHECK_THROWS_AS(two.scale(ones({}), -1), UsageError);
+  CHECK_THROWS_AS(two.scale(ones({}), 2), UsageError);
+}
+
+TEST_CASE("an overflow of one loss lowers the scale of that loss; the next step starts clean") {
+  Tensor w = leaf();
+  optim::Sgd sgd({w}, 0.5);
+  GradScaler scaler({.init_scale = 8}, {.losses = 2});
+  const auto step = [&](double first, double second) {
+    scaler.scale(sum(w) * first, 0).backward();
+    scaler.collect(sgd, 0);
+    scaler.scale(sum(w) * second, 1).backward();
+    scaler.collect(sgd, 1);
+    const bool stepped = scaler.step(sgd);
+    scaler.update();
+    w.set_grad({});
+    return stepped;
+  };
+  CHECK_FALSE(step(infinity, 1));
+  CHECK(scaler.scale_value(0) == 4);
+  CHECK(scaler.scale_value(1) == 8);
+  CHECK_FALSE(step(1, infinity));
+  CHECK(scaler.scale_value(0) == 4);
+  CHECK(scaler.scale_value(1) == 4);
+  CHECK(w.at({0}) == 1);
+  CHECK(step(1, 2));
+  CHECK(scaler.scale_value(0) == 4);
+  CHECK(scaler.scale_value(1) == 4);
+  CHECK(w.at({0}) == 1 - 0.5 * 3);
+}
+
+TEST_CASE("an overflow in any optimizer lowers the scale, whichever comes first") {
+  for (const bool first_overflows : {true, false}) {
+    Tensor a = leaf(), b = leaf();
+    optim::Sgd one({a}), other({b});
+    GradScaler scaler({.init_scale = 8});
+    scaler
+        .scale(sum(a) * (first_overflows ? infinity : 1) +
+               sum(b) * (first_overflows ? 1 : infinity))
+        .backward();
+    scaler.unscale(one);
+    CHECK(bool(scaler.step(one)) == !first_overflows);
+    CHECK(bool(scaler.step(other)) == first_overflows);
+    scaler.update();
+    CHECK(scaler.scale_value() == 4);
+  }
+}
+
+TEST_CASE("a new scale and new options apply to all losses") {
+  GradScaler scaler({.init_scale = 8}, {.losses = 2});
+  scaler.scale(ones({}));
+  scaler.update(32);
+  CHECK(scaler.scale_value(0) == 32);
+  CHECK(scaler.scale_value(1) == 32);
+  scaler.set_options({.growth_interval = 7, .hysteresis = 3});
+  for (const int which : {0, 1}) {
+    CHECK(scaler.loss_scale(which).options.growth_interval == 7);
+    CHECK(scaler.loss_scale(which).overflows_left == 3);
+    CHECK(scaler.loss_scale(which).scale == 32);
+  }
+}
+
+TEST_CASE("update() requires a check since the last one; nothing checked has no overflow") {
+  Tensor w = leaf();
+  optim::Sgd sgd({w});
+  GradScaler scaler;
+  CHECK_FALSE(scaler.first_overflow(sgd));
+  scaler.scale(sum(w)).backward();
+  CHECK_THROWS_WITH_AS(scaler.update(), Contains("no gradients were checked"), UsageError);
+  scaler.step(sgd);
+  CHECK_FALSE(scaler.first_overflow(sgd));
+  scaler.update();
+  CHECK_THROWS_WITH_AS(scaler.update(), Contains("no gradients were checked"), UsageError);
+}
+
+TEST_CASE(
+    "a state without entries, or with an undefined one, is refused, and nothing has changed") {
+  GradScaler scaler({.init_scale = 8});
+  CHECK_THROWS_WITH_AS(scaler.load_state_dict({}), Contains("the state is empty"), UsageError);
+  optim::NamedTensors state = scaler.state_dict();
+  state["scale"] = {};
+  CHECK_THROWS_WITH_AS(scaler.load_state_dict(state), Contains("there is no entry \"scale\""),
+                       UsageError);
+  CHECK(scaler.scale_value() == 8);
+}
+
+// --- options
+
+TEST_CASE("update() to a scale beyond the limits is refused; the limits themselves are allowed") {
+  GradScaler scaler({.init_scale = 8, .min_scale = 8, .max_scale = 8});
+  scaler.scale(ones({}));
+  for (const double bad : {4, 16}) CHECK_THROWS_AS(scaler.update(bad), UsageError);
+  CHECK(scaler.scale_value() == 8);
+  scaler.update(8);
+  CHECK_THROWS_AS(GradScaler({.min_scale = -1}), UsageError);
+  const double smallest = std::numeric_limits<float>::min();
+  CHECK(GradScaler({.init_scale = smallest}).scale_value() == smallest);
+}
+
+TEST_CASE("new options must suit the scale of every loss, or none changes") {
+  Tensor w = leaf();
+  optim::Sgd sgd({w}, 0.5);
+  GradScaler scaler({.init_scale = 8}, {.losses = 2});
+  scaler.scale(sum(w) * infinity, 0).backward();
+  scaler.collect(sgd, 0);
+  scaler.step(sgd), scaler.update();  // 4 and 8
+  CHECK_THROWS_AS(scaler.set_options({.max_scale = 4}), UsageError);
+  CHECK_THROWS_AS(scaler.set_options({.min_scale = 8}), UsageError);
+  for (const int which : {0, 1}) {
+    CHECK(scaler.loss_scale(which).options.max_scale == infinity);
+    CHECK(scaler.loss_scale(which).options.min_scale == 0);
+  }
+}
+
+TEST_CASE("only another hysteresis resets the count of overflows") {
+  const optim::Sgd sgd({leaf()});
+  GradScaler scaler({.init_scale = 8, .hysteresis = 3});
+  scaler.scale(ones({}));
+  scaler.report(sgd, ones({})), scaler.update();
+  CHECK(scaler.loss_scale().overflows_left == 2);
+  scaler.set_options({.growth_interval = 7, .hysteresis = 3});
+  CHECK(scaler.loss_scale().overflows_left == 2);
+  scaler.set_options({.growth_interval = 7, .hysteresis = 4});
+  CHECK(scaler.loss_scale().overflows_left == 4);
+}
+
+TEST_CASE("copies of a scaler change independently, as its losses do") {
+  const optim::Sgd sgd({leaf()});
+  GradScaler scaler({.init_scale = 8, .growth_interval = 5, .hysteresis = 3}, {.losses = 2});
+  scaler.scale(ones({}));
+  GradScaler copy = scaler;
+  copy.report(sgd, ones({})), copy.update();
+  copy.report(sgd, zeros({})), copy.update();
+  copy.report(sgd, ones({})), copy.update();
+  CHECK(copy.loss_scale().overflows_left == 2);
+  copy.set_options({.hysteresis = 7});
+  CHECK(scaler.loss_scale(0).overflows_left == 3);
+  CHECK(scaler.loss_scale(0).growth_tracker == 0);
+  Tensor w = leaf();
+  optim::Sgd other({w});
+  scaler.scale(sum(w) * infinity, 1).backward();
+  scaler.collect(other, 1);
+  scaler.step(other), scaler.update();
+  CHECK(scaler.loss_scale(0).overflows_left == 3);
+  CHECK(scaler.loss_scale(1).overflows_left == 2);
+}
+
+TEST_CASE("the present scale is one tensor while it does not change, and all of it is workspace") {
+  const auto others = [] {
+    const MemoryReport report = memory_report();
+    return report.total_now - report.now_of(MemoryUse::workspace);
+  };
+  const auto workspace = [] { return memory_report().now_of(MemoryUse::workspace); };
+  const int64_t before = others(), before_workspace = workspace();
+  amp::DeviceLossScale scale({.init_scale = 8});
+  CHECK(workspace() == before_workspace + 4 + 8 + 4);  // scale, tracker, overflows left
+  const amp::DeviceLossScale copy = scale;
+  CHECK(workspace() == before_workspace + 2 * (4 + 8 + 4));
+  const Tensor* const present = &scale.present();
+  const std::shared_ptr<TensorBody> body = present->body();
+  CHECK(workspace() == before_workspace + 2 * (4 + 8 + 4) + 4);
+  scale.move_to(Device::cpu());  // nothing to do
+  CHECK(scale.present().body() == body);
+  CHECK(others() == before);
+}
+
+// --- states
+
+TEST_CASE("a state holds the overflows seen if hysteresis is used, and loading limits them") {
+  GradScaler scaler({.init_scale = 8, .hysteresis = 2});
+  optim::NamedTensors state = scaler.state_dict();
+  CHECK(state.at("_hysteresis").item() == 2);
+  state["_hysteresis"] = full({}, 5, i64);  // of a scaler with a larger hysteresis
+  scaler.load_state_dict(state);
+  CHECK(scaler.loss_scale().overflows_left == 2);
+  state["_hysteresis"] = full({}, 1, i64);
+  scaler.load_state_dict(state);
+  CHECK(scaler.loss_scale().overflows_left == 1);
+  for (const char* count : {"_growth_tracker", "growth_interval", "_hysteresis"}) {
+    optim::NamedTensors beyond = state;
+    beyond[count] = full({}, 1e16, f64);  // a whole number, but too large for a count of steps
+    CHECK_THROWS_AS(scaler.load_state_dict(beyond), UsageError);
+  }
+}
+
+}  // namespace
+
+}  // namespace halftone::test::scaler_conditions_test
+
+// The transition of the loss scale, as tables: "." is a clean step, "x" one that overflows.
+
+namespace halftone::test::loss_scale_test {
+namespace {
+
+using amp::HysteresisRule;
+using amp::LossScale;
+using amp::LossScaleOptions;
+
+/// The scales after every step of a pattern.
+std::vector<double> scales(const LossScaleOptions& options, std::string_view pattern) {
+  LossScale now{.options = options};
+  std::vector<double> result;
+  for (const char step : pattern) {
+    now = next(now, step == 'x');
+    result.push_back(double(now.scale));
+  }
+  return result;
+}
+using Scales = std::vector<double>;
+
+TEST_CASE("growth after an interval of clean steps, back-off at once") {
+  const LossScaleOptions options{.init_scale = 8, .growth_interval = 3};
+  CHECK(scales(options, "......") == Scales{8, 8, 16, 16, 16, 32});
+  CHECK(scales(options, "..x...") == Scales{8, 8, 4, 4, 4, 8});
+  CHECK(scales(options, "xxx") == Scales{4, 2, 1});
+  CHECK(scales({.init_scale = 8, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 1},
+               ".x.") == Scales{32, 8, 32});
+}
+
+TEST_CASE("the defaults are PyTorch's") {
+  const LossScale now;
+  CHECK(now.scale == 65536);
+  LossScale s = now;
+  for (int i = 0; i < 1999; ++i) s = next(s, false);
+  CHECK(s.scale == 65536);
+  CHECK(next(s, false).scale == 131072);
+  CHECK(next(s, true).scale == 32768);
+}
+
+TEST_CASE("a static scale does not change") {
+  CHECK(scales({.init_scale = 8, .growth_interval = 1, .dynamic = false}, "..xx.") ==
+        Scales{8, 8, 8, 8, 8});
+}
+
+TEST_CASE("hysteresis, by the three published rules") {
+  LossScaleOptions options{.init_scale = 8, .growth_interval = 4, .hysteresis = 2};
+  // apex: the second overflow in a row backs off, and any clean step resets the count.
+  CHECK(scales(options, "xxx") == Scales{8, 4, 2});
+  CHECK(scales(options, "x.x.xx") == Scales{8, 8, 8, 8, 8, 4});
+  // Megatron-LM: only growth resets the count.
+  options.rule = HysteresisRule::megatron;
+  CHECK(scales(options, "x.x.x") == Scales{8, 8, 4, 4, 2});
+  CHECK(scales(options, "x....x.x") == Scales{8, 8, 8, 8, 16, 16, 16, 8});
+  // DeepSpeed: the same, but the interval counts from the last overflow, growing a step later.
+  options.rule = HysteresisRule::deepspeed;
+  CHECK(scales(options, "x.x.x") == Scales{8, 8, 4, 4, 2});
+  CHECK(scales(options, ".........") == Scales{8, 8, 8, 8, 16, 16, 16, 16, 32});
+}
+
+TEST_CASE("lowering the interval below the tracker lets the scale grow at the next clean step") {
+  LossScale now{.options = {.init_scale = 8, .growth_interval = 100}};
+  for (int i = 0; i < 10; ++i) now = next(now, false);
+  now.options.growth_interval = 5;
+  CHECK(next(now, false).scale == 16);
+}
+
+TEST_CASE("invalid options are refused") {
+  const auto message = [](const LossScaleOptions& options) {
+    try {
+      amp::GradScaler scaler(options);
+    } catch (const UsageError& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN(),
+               inf = std::numeric_limits<double>::infinity();
+  for (const double bad : {0.0, -1.0, nan, inf, 1e300, 1e-300})
+    CHECK(message({.init_scale = bad}).find("Use a positive finite number") != std::string::npos);
+  for (const double bad : {1.0, 0.5, nan, inf})
+    CHECK(message({.growth_factor = bad}).find("growth_factor is") != std::string::npos);
+  for (const double bad : {0.0, 1.0, -1.0, nan})
+    CHECK(message({.backoff_factor = bad}).find("backoff_factor is") != std::string::npos);
+  CHECK(message({.growth_interval = 0}) == "[GradScaler] growth_interval is 0. Use 1 or more.");
+  CHECK(message({.min_scale = 1e9}).find("Use 0 <= min_scale <= scale") != std::string::npos);
+  CHECK(message({.max_scale = 1}).find("max_scale is 1") != std::string::npos);
+  CHECK(message({.hysteresis = 0}) == "[GradScaler] hysteresis is 0. Use 1 or more.");
+  CHECK(message({}).empty());
+}
+
+}  // namespace
+}  // namespace halftone::test::loss_scale_test
+
+// A raw step on gradients of a scaled loss is an error, for every way of scaling. Steps that
+// unscale first are allowed.
+
+namespace halftone::test::scaled_step_test {
+namespace {
+
+using amp::GradScaler;
+using doctest::Contains;
+
+constexpr const char* refusal =
+    "[Sgd] the gradient of parameter 0, [2] f32, is of a loss that was multiplied by a loss scale, "
+    "and step() would take it as it is. Call training.step(), or scaler.step(optimizer), or "
+    "scaler.unscale(optimizer) first.";
+
+struct Scaled {
+  Tensor w = ones({2}).set_requires_grad();
+  optim::Sgd sgd{{w}, 0.5};
+  GradScaler scaler{{.init_scale = 8}};
+  void backward() { scaler.scale(sum(w)).backward(); }
+  bool moved_by_half() const { return w.to_vector<double>() == std::vector<double>{0.5, 0.5}; }
+};
+
+TEST_CASE("an optimizer's own step() refuses gradients of a scaled loss") {
+  Scaled s;
+  s.backward();
+  CHECK(message_of<UsageError>([&] { s.sgd.step(); }) == refusal);
+  CHECK(s.w.to_vector<double>() == std::vector<double>{1, 1});
+  s.backward();  // accumulated
+  CHECK_THROWS_AS(s.sgd.step(), UsageError);
+  sum(s.w).backward();  // adding an unscaled gradient does not make the sum right
+  CHECK_THROWS_AS(s.sgd.step(), UsageError);
+  OwnOptimizer own({s.w});
+  CHECK_THROWS_WITH_AS(own.step(), Contains("[Optimizer.step] the gradient of parameter 0"),
+                       UsageError);
+}
+
+TEST_CASE("steps that handle the loss scale are allowed") {
+  SUBCASE("the scaler") {
+    Scaled s;
+    s.backward();
+    CHECK(s.scaler.step(s.sgd));
+    CHECK(s.moved_by_half());
+  }
+  SUBCASE("unscale() before the optimizer's step()") {
+    Scaled s;
+    s.backward();
+    s.scaler.unscale(s.sgd);
+    s.sgd.step();
+    CHECK(s.moved_by_half());
+  }
+  SUBCASE("a loop that divides in place by itself") {
+    Scaled s;
+    s.backward();
+    std::vector<Tensor> gradients = s.sgd.gradients();
+    optim::scale_gradients(gradients, scalar(1.0 / 8));
+    s.sgd.step();
+    CHECK(s.moved_by_half());
+  }
+  SUBCASE("a gradient that is put in its place") {
+    Scaled s;
+    s.backward();
+    s.w.set_grad(s.w.grad() / 8.0);
+    s.sgd.step();
+    CHECK(s.moved_by_half());
+  }
+  SUBCASE("a factor") {
+    Scaled s;
+    s.backward();
+    s.sgd.step({.factor = scalar(1.0 / 8)});
+    CHECK(s.moved_by_half());
+  }
+  SUBCASE("zero_grad() and a loss that is not scaled") {
+    for (const bool to_none : {true, false}) {
+      Scaled s;
+      s.backward();
+      s.sgd.zero_grad(to_none);
+      sum(s.w).backward();
+      s.sgd.step();
+      CHECK(s.moved_by_half());
+    }
+  }
+  SUBCASE("a scaler that is off") {
+    Scaled s;
+    GradScaler off({}, {.enabled = false});
+    off.scale(sum(s.w)).backward();
+    s.sgd.step();
+    CHECK(s.moved_by_half());
+  }
+}
+
+TEST_CASE("gradients of a checkpointed segment are scaled as those around it") {
+  Scaled s;
+  const Tensor x = ones({2}).set_requires_grad();
+  const Tensor y = checkpoint([&](const std::vector<Tensor>& in) { return in[0] * s.w; }, {x});
+  s.scaler.scale(sum(y)).backward();
+  CHECK_THROWS_AS(s.sgd.step(), UsageError);
+}
+
+TEST_CASE("under a strategy that scales the loss, training.step() is the only step") {
+  for (const char* name : {"amp-fp16", "o2-fp16"})
+    for (const bool fused : {true, false}) {
+      CAPTURE(name);
+      CAPTURE(fused);
+      manual_seed(3);
+      nn::Linear model(4, 2);
+      optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
+      amp::Strategy strategy = amp::Strategy::named(name);
+      strategy.fused_master = fused;
+      amp::Training training = amp::apply(strategy, model, adamw);
+      const Tensor before = model.weight.clone();
+      training.backward(mean(training.forward(model, ones({3, 4}))) * 0.5);
+      CHECK_THROWS_WITH_AS(training.optimizer().step(), Contains("Call training.step()"),
+                           UsageError);
+      if (fused) CHECK_THROWS_AS(adamw.step(), UsageError);
+      CHECK(model.weight.to_vector<double>() == before.to_vector<double>());
+      CHECK(training.step());
+      CHECK(model.weight.to_vector<double>() != before.to_vector<double>());
+      training.zero_grad();
+      training.backward(mean(training.forward(model, ones({3, 4}))) * 0.5);
+      training.clip_grad_norm(1e9);  // a factor of 1
+      CHECK(training.step());
+    }
+}
+
+TEST_CASE("without a loss scale the optimizer's own step() is equivalent") {
+  nn::Linear model(4, 2);
+  optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
+  amp::Training training = amp::apply("amp-bf16", model, adamw);  // by the strategy's name
+  CHECK(training.strategy().name == "amp-bf16");
+  training.backward(mean(training.forward(model, ones({3, 4}))) * 0.5);
+  adamw.step();
+  CHECK_THROWS_WITH_AS(amp::apply("amp-bf61", model, adamw), Contains("amp-bf16"), UsageError);
+}
+
+}  // namespace
+}  // namespace halftone::test::scaled_step_test

@@ -1,13 +1,461 @@
-// A training whose updates decide whether to skip, as on a GPU, compared with one whose host
-// decides: the bits are the same, and values are read only on request.
+// Applying a strategy to a model and an optimizer: combinations that fit, optimizers of users, and
+// refusals that change nothing; and the misuse of the methods of a step.
 #include <cmath>
 #include <limits>
 
+#include <doctest/doctest.h>
+
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
+#include <halftone/halftone.h>
 
 #include "cases.h"
-#include "own_optimizer.h"
+
+namespace halftone::test::apply_test {
+namespace {
+
+using amp::Strategy;
+using doctest::Contains;
+
+TEST_CASE("apply() refuses models and optimizers that do not fit each other") {
+  nn::Linear model(4, 2), other(4, 2);
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  CHECK_THROWS_WITH_AS(
+      amp::apply(Strategy::named("o2-bf16"), other, sgd),
+      doctest::Contains("the optimizer has a parameter [2, 4] f32 that the model has "
+                        "not"),
+      UsageError);
+  Strategy split_f16 = Strategy::named("split-bf16");
+  split_f16.weights = f16;
+  CHECK_THROWS_WITH_AS(amp::apply(split_f16, model, sgd),
+                       doctest::Contains("split_rounded keeps bf16 parameters only, one is f16"),
+                       DTypeError);
+  CHECK(model.weight.dtype() == f32);
+  model.to(bf16);
+  CHECK_THROWS_WITH_AS(amp::apply(Strategy::named("o2-bf16"), model, sgd),
+                       doctest::Contains("Give the strategy a model in f32"), DTypeError);
+}
+
+TEST_CASE("weights are floating") {
+  nn::Linear model(4, 2);
+  optim::Sgd sgd(model.parameters());
+  Strategy strategy = Strategy::named("full-bf16");
+  strategy.weights = i32;
+  CHECK_THROWS_WITH_AS(amp::apply(strategy, model, sgd),
+                       "[amp.apply] full-bf16 has i32 weights. Use f64, f32, f16 or bf16.",
+                       DTypeError);
+}
+
+// --- optimizers of users
+
+/// Two steps on the sum of a linear layer's outputs; the model's weight afterwards, in f32.
+template <class Optimizer> Tensor stepped(const Strategy& strategy, Optimizer&& make) {
+  manual_seed(1);
+  nn::Linear model(8, 4);
+  auto optimizer = make(model.parameters());
+  amp::Training training = amp::apply(strategy, model, optimizer);
+  const Tensor x = randn({3, 8});
+  for (int i = 0; i < 2; ++i) {
+    training.zero_grad();
+    training.backward(sum(training.forward(model, x)));
+    CHECK(training.step());
+  }
+  REQUIRE(training.masters());
+  CHECK(same_bits(model.weight.detach(), cast(training.masters()->weight(0), strategy.weights)));
+  return training.masters()->weight(0);
+}
+
+TEST_CASE("an optimizer that does not update through the backend has masters in the plain way") {
+  for (const char* name : {"o2-bf16", "o2-fp16"})
+    for (const bool accumulates : {false, true}) {
+      Strategy strategy = Strategy::named(name);
+      strategy.accumulate_in_f32 = accumulates, strategy.loss_scale.init_scale = 1024;
+      const Tensor own = stepped(strategy, [](auto p) { return OwnOptimizer(p); });
+      strategy.fused_master = false;
+      CHECK(same_bits(own, stepped(strategy, [](auto p) { return optim::Sgd(p, {.lr = 0.5}); })));
+    }
+  nn::Linear model(4, 2);
+  OwnOptimizer own(model.parameters());
+  amp::Training training = amp::apply(Strategy::named("o2-bf16"), model, own);
+  CHECK_FALSE(training.masters()->options().fused);
+}
+
+TEST_CASE("forms that live in the update are refused for such an optimizer, before any cast") {
+  Strategy sums = Strategy::named("full-bf16");
+  sums.accumulate_in_f32 = true;
+  const std::vector<std::pair<Strategy, std::string>> cases{
+      {Strategy::named("split-bf16"),
+       "[amp.apply] split-bf16 keeps weights in form split_rounded, which needs an optimizer that "
+       "updates "
+       "through the backend; this one does not. Use a strategy of form master, for example "
+       "o2-bf16."},
+      {Strategy::named("full-bf16-kahan"), "full-bf16-kahan keeps weights in form kahan"},
+      {Strategy::named("full-bf16-sr"), "full-bf16-sr keeps weights in form stochastic"},
+      {sums,
+       "[amp.apply] accumulate_in_f32 without masters needs an optimizer that updates through the "
+       "backend, which this one does not. Use a strategy of form master, or leave "
+       "accumulate_in_f32 off."}};
+  for (const auto& [strategy, message] : cases) {
+    CAPTURE(message);
+    nn::Linear model(4, 2);
+    OwnOptimizer own(model.parameters());
+    const auto handles = nn::state_dict(model);
+    const auto before = copy_of(handles);
+    const Storage* const storage = model.weight.storage().get();
+    CHECK_THROWS_WITH_AS(amp::apply(strategy, model, own), Contains(message.c_str()), UsageError);
+    CHECK(same_state(before, nn::state_dict(model)));
+    CHECK(model.weight.storage().get() == storage);
+    CHECK(own.own[0].body() == model.weight.body());
+  }
+  nn::Linear model(4, 2);
+  OwnOptimizer own(model.parameters());
+  CHECK(amp::apply(Strategy::named("full-bf16"), model, own).masters() == nullptr);
+}
+
+TEST_CASE("an optimizer of batch norm alone has f32 parameters and needs no masters") {
+  for (const bool accumulates : {false, true}) {
+    manual_seed(2);
+    nn::Sequential model(nn::Linear(6, 4), nn::BatchNorm1d(4));
+    const std::vector<Tensor> all = model.parameters();
+    optim::Sgd sgd({all.end() - 2, all.end()}, {.lr = 0.1});
+    Strategy strategy = Strategy::named("o2-bf16");
+    strategy.accumulate_in_f32 = accumulates;
+    amp::Training training = amp::apply(strategy, model, sgd);
+    CHECK(training.masters() == nullptr);
+    CHECK(all[0].dtype() == bf16);
+    CHECK(all[2].dtype() == f32);
+    const Tensor before = all[3].clone();
+    training.backward(sum(training.forward(model, randn({5, 6}))));
+    CHECK(training.step());
+    CHECK_FALSE(same_bits(before, all[3].detach()));
+    const auto state = copy_of(training.state_dict());
+    training.load_state_dict(state);
+    CHECK(same_state(state, training.state_dict()));
+  }
+}
+
+// --- methods
+
+TEST_CASE("the norm to clip to is 0 or more") {
+  StrategyCase run("amp-fp16");
+  run.training.backward(run.loss());
+  for (const double bad : {-1.0, std::numeric_limits<double>::quiet_NaN()})
+    CHECK_THROWS_WITH_AS(run.training.clip_grad_norm(bad),
+                         Contains("[Training.clip_grad_norm] max_norm is"), UsageError);
+  CHECK_THROWS_WITH_AS(run.training.clip_grad_norm(-1),
+                       "[Training.clip_grad_norm] max_norm is -1. Use 0 or more.", UsageError);
+  CHECK(run.training.clip_grad_norm(0).item() > 0);
+  CHECK(run.training.step());
+}
+
+TEST_CASE("the norm is a sum in f64, and infinite if a gradient is") {
+  nn::Linear model(1, 1);
+  optim::Sgd sgd(model.parameters());
+  amp::Training training = amp::apply(Strategy::named("fp32"), model, sgd);
+  model.weight.set_grad(full({1, 1}, 0x1p15)), model.bias.set_grad(ones({1}));
+  CHECK(training.clip_grad_norm(1).item() == std::sqrt(0x1p30 + 1));  // in f32 the 1 would be lost
+  model.weight.set_grad(full({1, 1}, std::numeric_limits<double>::infinity()));
+  CHECK(std::isinf(training.clip_grad_norm(1).item()));
+}
+
+TEST_CASE("report() after unscale() is refused: the gradients are divided already") {
+  Tensor w = ones({2}).set_requires_grad();
+  optim::Sgd sgd({w}, {.lr = 0.5});
+  amp::GradScaler scaler({.init_scale = 4});
+  scaler.scale(sum(w)).backward();
+  scaler.unscale(sgd);
+  CHECK_THROWS_WITH_AS(scaler.report(sgd, zeros({})),
+                       Contains("[GradScaler.report] called after unscale() of this optimizer"),
+                       UsageError);
+  CHECK(scaler.step(sgd));  // as without the refused report
+  CHECK(w.at({0}) == 0.5);
+}
+
+TEST_CASE("a loss that the scaler has no scale for") {
+  amp::GradScaler scaler;
+  CHECK_THROWS_WITH_AS(scaler.scale_value(1),
+                       "[GradScaler] got loss 1, but the scaler has 1 (0 is the first). Set "
+                       "ScalerUse::losses when the scaler is made.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(scaler.loss_scale(-1), Contains("got loss -1, but the scaler has 1"),
+                       UsageError);
+  CHECK_THROWS_WITH_AS(amp::GradScaler({}, {.losses = -2}),
+                       "[GradScaler] got -2 losses. Use 1 or more.", UsageError);
+}
+
+}  // namespace
+}  // namespace halftone::test::apply_test
+
+// Functions that consist of operations and have their own cast class: their dtypes under PyTorch's
+// lists for CPU and GPU.
+
+namespace halftone::test::composed_test {
+namespace {
+
+DType under(const char* preset, const std::function<Tensor()>& f) {
+  return amp::autocast(amp::CastPolicy::preset(preset).with(bf16), f).dtype();
+}
+
+TEST_CASE("einsum: as a whole on PyTorch's list for CUDA, only its products on the CPU's") {
+  const Tensor a = randn(3, 4), short_a = cast(a, bf16);
+  const auto of = [&](const char* equation, const Tensor& b) {
+    return [=] { return einsum(equation, a, b); };
+  };
+  CHECK(under("pytorch-cuda", of("ij,ij->ij", a)) == bf16);
+  CHECK(under("pytorch-cpu", of("ij,ij->ij", a)) == f32);
+  CHECK(under("pytorch-cpu", of("ij,ij->ij", short_a)) == f32);
+  for (const char* preset : {"pytorch-cuda", "pytorch-cpu"})
+    for (const char* equation : {"ij,kj->ik", "ij,ij->"})
+      CHECK(under(preset, of(equation, a)) == bf16);
+  CHECK(under("pytorch-cpu", [&] { return einsum("ij->i", a); }) == f32);
+  CHECK(under("pytorch-cpu", [&] { return einsum("ij,jk,kl->il", a, a.permute(1, 0), a); }) ==
+        bf16);
+}
+
+TEST_CASE("running products, losses and norms have PyTorch's dtypes") {
+  const Tensor x = rand({3, 4}, bf16);
+  const auto dtypes = [&](const std::function<Tensor()>& f) {
+    return std::pair(under("pytorch-cuda", f), under("pytorch-cpu", f));
+  };
+  using Pair = std::pair<DType, DType>;
+  CHECK(dtypes([&] { return cumprod(x, 0); }) == Pair{f32, bf16});
+  CHECK(dtypes([&] { return triplet_margin_loss(x, x, x); }) == Pair{f32, f32});
+  CHECK(dtypes([&] { return bce_with_logits(x, x, {.weight = x, .pos_weight = x}); }) ==
+        Pair{f32, f32});
+  CHECK(dtypes([&] { return vector_norm(x, 1); }) == Pair{f32, bf16});
+  CHECK(dtypes([&] { return normalize(x); }) == Pair{f32, bf16});
+  CHECK(dtypes([&] { return softmax(x, 0, bf16); }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return logsigmoid(x); }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return glu(x); }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] {
+          return index_add(x, 0, from({1}), x.reshape({3, 4})[0].unsqueeze(0));
+        }) == Pair{bf16, bf16});
+}
+
+TEST_CASE("results that are computed in f32 inside are rounded once") {
+  const Tensor x = randn({4, 3}, bf16), t = rand({4, 3}, bf16), w = rand({3}, bf16) + 0.5;
+  const auto wide = [](const Tensor& y) { return cast(y, f32); };
+  CHECK(same_bits(bce_with_logits(x, t, {.pos_weight = w}),
+                  cast(bce_with_logits(wide(x), wide(t), {.pos_weight = wide(w)}), bf16)));
+  CHECK(same_bits(lerp(x, t, 0.3), cast(lerp(wide(x), wide(t), 0.3), bf16)));
+  CHECK(same_bits(cumprod(x, 0), cast(cumprod(wide(x), 0), bf16)));
+  CHECK(same_bits(vector_norm(x, 3), cast(vector_norm(wide(x), 3), bf16)));
+}
+
+}  // namespace
+}  // namespace halftone::test::composed_test
+
+// Conditions of collect(), report() and first_overflow() with several losses and optimizers: the
+// result of each check is not lost, not assigned to another one, and outlives the gradients.
+
+namespace halftone::test::several_losses_conditions_test {
+namespace {
+
+using amp::Decision;
+using amp::GradScaler;
+using doctest::Contains;
+using Position = std::optional<std::size_t>;
+using Values = std::vector<double>;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+Tensor leaf() { return ones({2}).set_requires_grad(); }
+
+/// Parameters under one optimizer (lr 0.5) and a scaler for two losses, at 8.
+struct Case {
+  explicit Case(Decision decision = Decision::where_free)
+      : scaler({.init_scale = 8}, {.losses = 2, .decision = decision}) {}
+  Tensor a = leaf(), b = leaf(), unused = leaf();
+  optim::Sgd sgd{{unused, a, b}, 0.5};
+  GradScaler scaler;
+
+  void backward(const Tensor& loss, int which) { scaler.scale(loss, which).backward(); }
+  void collect(const Tensor& loss, int which) {
+    backward(loss, which);
+    scaler.collect(sgd, which);
+  }
+  Values scales() const { return {scaler.scale_value(0), scaler.scale_value(1)}; }
+  std::vector<int64_t> trackers() const {
+    return {scaler.loss_scale(0).growth_tracker, scaler.loss_scale(1).growth_tracker};
+  }
+};
+
+// --- the overflow flag of a loss's scale
+
+TEST_CASE("the first micro-batch of a loss overflowed: a clean second one does not undo it") {
+  Case run;
+  run.collect(sum(run.a) * infinity, 0), run.collect(sum(run.a), 0), run.collect(sum(run.b), 1);
+  CHECK_FALSE(run.scaler.step(run.sgd));
+  run.scaler.update();
+  CHECK(run.scales() == Values{4, 8});
+}
+
+TEST_CASE("a loss that was not collected had a clean step, if another one overflowed") {
+  Case run;
+  run.collect(sum(run.a) * infinity, 0);
+  CHECK_FALSE(run.scaler.step(run.sgd));
+  run.scaler.update();
+  CHECK(run.scales() == Values{4, 8});
+  CHECK(run.trackers() == std::vector<int64_t>{0, 1});
+}
+
+TEST_CASE("an overflow in an optimizer that collects nothing lowers the scale of every loss") {
+  Case run;
+  Tensor other = leaf();
+  optim::Sgd plain({other}, 0.5);
+  run.collect(sum(run.a), 0), run.collect(sum(run.b), 1);
+  run.backward(sum(other) * infinity, 0);
+  CHECK(run.scaler.step(run.sgd));
+  CHECK_FALSE(run.scaler.step(plain));
+  run.scaler.update();
+  CHECK(run.scales() == Values{4, 4});
+}
+
+TEST_CASE("a reported overflow skips the step, also if the check or later reports are clean") {
+  Tensor w = leaf();
+  optim::Sgd sgd({w}, 0.5);
+  GradScaler scaler({.init_scale = 8});
+  const auto step = [&](double first, double second) {
+    w.set_grad({});
+    scaler.scale(sum(w)).backward();
+    scaler.report(sgd, full({}, first)), scaler.report(sgd, full({}, second));
+    const bool stepped = scaler.step(sgd);
+    scaler.update();
+    return stepped;
+  };
+  CHECK_FALSE(step(1, 0));
+  CHECK(scaler.scale_value() == 4);
+  CHECK_FALSE(step(0, 1));
+  CHECK(scaler.scale_value() == 2);
+  CHECK(step(0, 0));
+  CHECK(scaler.scale_value() == 2);
+}
+
+TEST_CASE("a disabled scaler ignores reported overflows") {
+  Tensor w = leaf();
+  optim::Sgd sgd({w}, 0.5);
+  GradScaler scaler({}, {.enabled = false});
+  w.set_grad(full({2}, infinity));
+  scaler.report(sgd, ones({}));
+  CHECK_FALSE(scaler.first_overflow(sgd));
+  CHECK(scaler.step(sgd));
+}
+
+// --- collecting
+
+TEST_CASE("collecting skips parameters that no loss reaches, and losses that reach no parameter") {
+  Case run;
+  Tensor far = leaf();
+  optim::Sgd other({far}, 0.5);
+  run.collect(sum(run.a), 0);
+  CHECK_NOTHROW(run.scaler.collect(other, 0));
+  CHECK_THROWS_WITH_AS(run.scaler.step(other), Contains("has no gradients"), UsageError);
+  run.collect(sum(run.b), 1);
+  CHECK(run.scaler.step(run.sgd));
+  CHECK_FALSE(run.unused.grad().defined());
+  CHECK(run.unused.at({0}) == 1);
+  CHECK(run.a.at({0}) == 0.5);
+}
+
+TEST_CASE("after a refused collect() the optimizer can do its plain step") {
+  Case run;
+  run.backward(sum(run.a), 0);
+  CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 7), Contains("got loss 7, but the scaler has 2"), UsageError);
+  CHECK(run.scaler.step(run.sgd));
+  CHECK(run.a.at({0}) == 0.5);
+  CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 0), Contains("after unscale() or step()"),
+                       UsageError);
+}
+
+TEST_CASE("a gradient that was set after collecting is used unchanged") {
+  Case run;
+  run.collect(sum(run.a), 0), run.collect(sum(run.a), 1);
+  run.b.set_grad(full({2}, 3));
+  CHECK(run.scaler.step(run.sgd));
+  CHECK(run.a.at({0}) == 0);
+  CHECK(run.b.at({0}) == 1 - 0.5 * 3);
+}
+
+TEST_CASE("f16 gradients are collected as f32, before they are divided; f32 ones are not copied") {
+  const auto aside = [] { return memory_report().now_of(MemoryUse::master_gradient); };
+  for (const DType dtype : {f16, f32}) {
+    const int64_t before = aside();
+    Tensor w = ones({2}, dtype).set_requires_grad();
+    optim::Sgd sgd({w}, 0.5);
+    GradScaler scaler({.init_scale = 1024}, {.losses = 2});
+    scaler.scale(ones({}), 0);
+    w.set_grad(full({2}, 0x1p-24, dtype));  // the smallest of f16
+    scaler.collect(sgd, 0);
+    CHECK(aside() - before == (dtype == f16 ? 2 * 4 : 0));
+    CHECK(scaler.step(sgd));
+    CHECK(w.grad().dtype() == f32);
+    CHECK(w.grad().at({0}) == 0x1p-34);
+  }
+}
+
+// --- the first overflow
+
+TEST_CASE("the position of an overflow is known after its gradients are dropped") {
+  Case run;
+  std::vector<Tensor> all{run.a, run.b};
+  SUBCASE("checked by unscale()") {
+    run.backward(sum(run.a) + sum(run.b) * infinity, 0);
+    run.scaler.unscale(run.sgd);
+  }
+  SUBCASE("checked by step()") {
+    run.backward(sum(run.a) + sum(run.b) * infinity, 0);
+    CHECK_FALSE(run.scaler.step(run.sgd));
+  }
+  SUBCASE("checked by step(), and reported before") {
+    run.backward(sum(run.a) + sum(run.b) * infinity, 0);
+    run.scaler.report(run.sgd, ones({}));
+    CHECK_FALSE(run.scaler.step(run.sgd));
+  }
+  SUBCASE("checked by collect()") {
+    run.collect(sum(run.a) + sum(run.b) * infinity, 0);
+    CHECK_FALSE(run.scaler.step(run.sgd));
+    run.sgd.zero_grad(false);
+  }
+  run.sgd.zero_grad();
+  CHECK(run.scaler.first_overflow(run.sgd) == Position(1));  // among gradients: `unused` has none
+}
+
+TEST_CASE("the first position of several losses' overflows counts, in both kinds of decision") {
+  for (const Decision decision : {Decision::where_free, Decision::in_update}) {
+    Case run(decision);
+    run.collect(sum(run.a) + sum(run.b) * infinity, 0);
+    CHECK(run.scaler.first_overflow(run.sgd) == Position(1));
+    run.collect(sum(run.a) * infinity, 1);
+    CHECK(run.scaler.first_overflow(run.sgd) == Position(0));
+    run.collect(sum(run.a), 1);
+    CHECK(run.scaler.first_overflow(run.sgd) == Position(0));
+  }
+}
+
+TEST_CASE("an overflow is the result of the check: later values of gradients do not count") {
+  for (const Decision decision : {Decision::where_free, Decision::in_update}) {
+    Case run(decision);
+    run.backward(sum(run.a), 0);
+    run.scaler.unscale(run.sgd);
+    run.a.set_grad(full({2}, infinity));
+    CHECK_FALSE(run.scaler.first_overflow(run.sgd));
+  }
+}
+
+TEST_CASE("unscale() without gradients checks nothing") {
+  Case run;
+  run.scaler.scale(ones({}));
+  run.scaler.unscale(run.sgd);
+  CHECK_FALSE(run.scaler.first_overflow(run.sgd));
+  run.backward(sum(run.a), 0);
+  CHECK_NOTHROW(run.scaler.unscale(run.sgd));
+}
+
+}  // namespace
+}  // namespace halftone::test::several_losses_conditions_test
+
+// A training whose updates decide whether to skip, as on a GPU, compared with one whose host
+// decides: the bits are the same, and values are read only on request.
 
 namespace halftone::test::device_decisions_test {
 namespace {

@@ -1,16 +1,18 @@
 // Attention in blocks: sizes around the blocks' edges against the reference, memory that does not
 // grow with the square of the length, and results that do not depend on the number of threads.
-#include <doctest/doctest.h>
+#include <algorithm>
+#include <cmath>
 
 #include <omp.h>
 
-#include <algorithm>
-#include <cmath>
+#include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
+
+#include "simd_levels.h"
 
 namespace halftone::test::attention_test {
 namespace {
@@ -152,3 +154,147 @@ TEST_CASE("a mask that is trained gets its gradient") {
 
 }  // namespace
 }  // namespace halftone::test::attention_test
+
+// Batch norm: its kernels on every instruction set against loops in double, and the results of the
+// backend on tensors larger than a block.
+
+namespace halftone::test::batch_norm_test {
+namespace {
+
+constexpr double eps = 0x1p-23;
+
+/// Returns the place where `got` differs from the truth by more than a few roundings of terms up to
+/// `scale`.
+template <class Number, class Truth>
+std::string beyond(const std::vector<Number>& got, double scale, const Truth& truth) {
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!(std::abs(double(got[i]) - truth(i)) <= 8 * eps * scale))
+      return "element " + std::to_string(i) + " is " + std::to_string(got[i]);
+  return "";
+}
+
+TEST_CASE("batch-norm kernels") {
+  Numbers numbers(26);
+  each_level([&](const simd::Kernels& k) {
+    for (const int64_t c : {1, 3, 16, 50})
+      for (const int64_t rows : {1, 9}) {
+        const int64_t n = rows * c;
+        const std::vector<float> x = numbers.many(n), dy = numbers.many(n), y = numbers.many(n),
+                                 a = numbers.many(c), b = numbers.many(c), m = numbers.many(c),
+                                 shift = numbers.many(c);
+        const auto channel = [&](std::size_t i) { return i % std::size_t(c); };
+        for (const bool adds : {false, true})
+          for (const bool relu : {false, true}) {
+            std::vector<float> result(x.size());
+            k.channels.affine(x.data(), m.data(), a.data(), b.data(), adds ? dy.data() : nullptr,
+                              relu, result.data(), rows, c);
+            CHECK(beyond(result, 8, [&](std::size_t i) {
+                    const double value =
+                        (double(x[i]) - double(m[channel(i)])) * double(a[channel(i)]) +
+                        double(b[channel(i)]) + (adds ? double(dy[i]) : 0.0);
+                    return relu ? std::max(0.0, value) : value;
+                  }) == "");
+          }
+        const auto sum = [&](const auto& term) {
+          return [&, term](std::size_t j) {
+            double total = 0.5;  // sums add to a value
+            for (std::size_t i = j; i < std::size_t(n); i += std::size_t(c)) total += term(i);
+            return total;
+          };
+        };
+        std::vector<double> first(std::size_t(c), 0.5), second(first);
+        k.channel_moments(x.data(), m.data(), rows, c, first.data(), second.data());
+        const auto distance = [&](std::size_t i) { return double(x[i]) - double(m[channel(i)]); };
+        CHECK(beyond(first, 40, sum(distance)) == "");
+        CHECK(beyond(second, 160, sum([&](std::size_t i) { return distance(i) * distance(i); })) ==
+              "");
+        for (const bool relu : {false, true}) {
+          const auto g = [&](std::size_t i) { return relu && y[i] <= 0 ? 0.0 : double(dy[i]); };
+          const float* output = relu ? y.data() : nullptr;
+          std::fill(first.begin(), first.end(), 0.5), second = first;
+          k.channels.sums(x.data(), dy.data(), output, m.data(), rows, c, first.data(),
+                          second.data());
+          CHECK(beyond(first, 20, sum(g)) == "");
+          CHECK(beyond(second, 80, sum([&](std::size_t i) { return g(i) * distance(i); })) == "");
+          for (const int wanted : {1, 2, 3}) {
+            std::vector<float> dx(x.size(), 7.0f), dresidual(dx);
+            k.channels.backward(x.data(), dy.data(), output, m.data(), a.data(), b.data(),
+                                shift.data(), wanted & 1 ? dx.data() : nullptr,
+                                wanted & 2 ? dresidual.data() : nullptr, rows, c);
+            CHECK(beyond(dx, 10, [&](std::size_t i) {
+                    return wanted & 1
+                               ? double(a[channel(i)]) * g(i) +
+                                     double(b[channel(i)]) * distance(i) + double(shift[channel(i)])
+                               : 7.0;
+                  }) == "");
+            CHECK(beyond(dresidual, 1, [&](std::size_t i) { return wanted & 2 ? g(i) : 7.0; }) ==
+                  "");
+          }
+        }
+      }
+  });
+}
+
+TEST_CASE("a maximum of zero passes NaN on") {
+  each_level([](const simd::Kernels& k) {
+    const std::vector<float> x(40, std::nanf("")), one(40, 1.0f);
+    std::vector<float> y(40);
+    k.channels.affine(x.data(), one.data(), one.data(), one.data(), nullptr, true, y.data(), 1, 40);
+    CHECK(std::ranges::all_of(y, [](float v) { return std::isnan(v); }));
+  });
+}
+
+TEST_CASE("statistics of channels with a large mean keep their variance") {
+  manual_seed(4);
+  // The variance, 1, is 1e-8 of the mean's square: sums of squares would lose it.
+  const Tensor x = randn({3, 5, 40, 50}) + full({1}, 1e4);
+  Tensor mean = empty({5}), variance = empty({5});
+  const Tensor images = views::channels_last(x);
+  backend_for(x).batch_norm_statistics(images, mean, variance);
+  Tensor true_mean = empty({5}, f64), true_variance = empty({5}, f64);
+  const Tensor wide = cast(images, f64);
+  backend_for(x).batch_norm_statistics(wide, true_mean, true_variance);
+  for (int64_t c = 0; c < 5; ++c) {
+    CHECK(std::abs(mean.at({c}) - true_mean.at({c})) <= 2 * eps * 1e4);
+    CHECK(std::abs(variance.at({c}) - true_variance.at({c})) <= 1e-5);
+  }
+}
+
+TEST_CASE("batch norm of tensors beyond a block equals the reference") {
+  for (const DType dtype : {f32, bf16, f16})
+    for (const int64_t channels : {3, 64, 9000}) {
+      CAPTURE(facts(dtype).name);
+      CAPTURE(channels);
+      manual_seed(5);
+      const int64_t side = channels == 9000 ? 2 : 40;
+      const auto images = [&] {
+        return views::channels_last(cast(randn({2, channels, side, side}), dtype));
+      };
+      const Tensor x = images(), dy = images(), residual = images();
+      const Tensor weight = rand({channels}), bias = randn({channels});
+      std::array<std::vector<Tensor>, 2> results;
+      for (const bool reference : {true, false}) {
+        const CpuBackendScope scope(reference ? "reference" : "cpu");
+        std::vector<Tensor> leaves;
+        for (const Tensor& t : {x, weight, bias, residual})
+          leaves.push_back(t.clone().set_requires_grad());
+        const Tensor y = batch_norm_relu(leaves[0], leaves[1], leaves[2], {}, {}, {}, leaves[3]);
+        y.backward(dy);
+        results[reference] = {y.detach()};
+        for (const Tensor& leaf : leaves) results[reference].push_back(leaf.grad());
+      }
+      for (std::size_t i = 0; i < results[0].size(); ++i) {
+        const auto a = results[0][i].to_vector<double>(), b = results[1][i].to_vector<double>();
+        // Sums over 3200 pixels for the parameters, a rounding to the dtype for the rest.
+        const double allowed = i == 2 || i == 3 ? 2e-3 : 16 * epsilon(dtype);
+        double largest = 0;
+        for (std::size_t j = 0; j < a.size(); ++j)
+          largest = std::max(largest, std::abs(a[j] - b[j]) / (1 + std::abs(b[j])));
+        CAPTURE(i);
+        CHECK(largest <= allowed);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace halftone::test::batch_norm_test

@@ -7,7 +7,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/formats/quantizer.h>
 
-#include "backends/float_bits.h"
+#include "backends/simd_levels.h"
 #include "simd_levels.h"
 
 namespace halftone::test::block_scale_test {

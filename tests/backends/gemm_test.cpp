@@ -1,13 +1,25 @@
 // The matrix product's parts: packing into panels and the tile product on every instruction set,
 // and the whole product of the chosen one, against plain loops in double.
-#include "simd_levels.h"
-
 #include <bit>
+#include <cmath>
+#include <vector>
 
+#include <omp.h>
+
+#include <doctest/doctest.h>
+
+#include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/staging.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/dtype.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/formats/number_format.h>
+#include <halftone/core/tensor.h>
 
-#include "../threads.h"
+#include "../support.h"
+#include "backends/simd_levels.h"
+#include "simd_levels.h"
 
 namespace halftone::test::gemm_test {
 namespace {
@@ -163,3 +175,285 @@ TEST_CASE("the whole product, over slices of depth and blocks of columns") {
 
 }  // namespace
 }  // namespace halftone::test::gemm_test
+
+// halftone's own bf16 product, on AMX or AVX512-BF16: compared with products in double, over sizes
+// around the edges of tiles and the cuts of the depth, in all memory orders. Inputs are bf16, so
+// their products are exact in f32; only sums and the last rounding may differ.
+
+namespace halftone::test::bf16_gemm_test {
+namespace {
+
+using Doubles = std::vector<double>;
+
+bool skipped() {
+  if (!has_bf16_products())
+    MESSAGE("skipped: no instructions for bf16 here, or HALFTONE_MAX_ISA excludes them");
+  return !has_bf16_products();
+}
+
+Tensor numbers(const Shape& shape, DType dtype) {
+  return cast(rand(shape, f32) * 4.0 - 2.0, dtype);
+}
+/// The same matrices with the memory order of their last two dimensions exchanged.
+Tensor other_order(const Tensor& x) {
+  const int r = x.rank();
+  return transpose(contiguous(transpose(x, r - 2, r - 1)), r - 2, r - 1);
+}
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+/// a b without bias, and for each element the sum of the magnitudes of its terms.
+struct Truth {
+  Doubles sums, magnitudes;
+
+  Truth(const Tensor& a, const Tensor& b, const Sizes& s)
+      : sums(std::size_t(s.m * s.n)), magnitudes(sums) {
+    const Doubles x = a.to_vector<double>(), y = b.to_vector<double>();
+    for (int64_t i = 0; i < s.m; ++i)
+      for (int64_t d = 0; d < s.k; ++d)
+        for (int64_t j = 0; j < s.n; ++j) {
+          const double term = x[std::size_t(i * s.k + d)] * y[std::size_t(d * s.n + j)];
+          sums[std::size_t(i * s.n + j)] += term;
+          magnitudes[std::size_t(i * s.n + j)] += std::abs(term);
+        }
+  }
+};
+
+simd::Matrix matrix_of(const Tensor& x) {
+  return {x.raw_data(), simd::Element::bf16, x.strides()[0], x.strides()[1]};
+}
+
+/// Matrices use the product itself; batches, and depths that are too large for a product in bf16,
+/// use the backend.
+void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+  const int64_t k = a.size(-1);
+  if (c.rank() == 3 || (c.dtype() == bf16 && k > cpu::bf16_depth))
+    return backend_for(c).matmul(a, b, bias, c);
+  const Tensor row = bias.defined() ? cast(bias, f32) : Tensor();
+  cpu::bf16_gemm(matrix_of(a), matrix_of(b), c.size(0), c.size(1), k,
+                 {.c = c.raw_data(),
+                  .bf16 = c.dtype() == bf16,
+                  .stride = c.size(1),
+                  .bias = row.defined() ? row.data<float>() : nullptr});
+}
+
+Doubles product(const Tensor& a, const Tensor& b, const Tensor& bias, const Shape& shape,
+                DType dtype, int threads) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  Tensor c = full(shape, -7, dtype);
+  multiply(a, b, bias, c);
+  omp_set_num_threads(before);
+  return c.to_vector<double>();
+}
+
+/// The elements that differ more from the truth than sums in f32 and the rounding to `dtype` allow.
+int64_t count_wrong(const Doubles& got, const Truth& truth, const Doubles& bias, const Sizes& s,
+                    DType dtype) {
+  const double sum_eps = 0x1p-24 * double(s.k + 2), last_eps = dtype == bf16 ? 0x1p-8 : 0x1p-24;
+  int64_t wrong = 0;
+  for (std::size_t at = 0; at < got.size(); ++at) {
+    const double added = bias.empty() ? 0 : bias[at % std::size_t(s.n)];
+    const double wanted = truth.sums[at] + added;
+    const double sum_bound = sum_eps * (truth.magnitudes[at] + std::abs(added));
+    const double bound = sum_bound + last_eps * (std::abs(wanted) + sum_bound);
+    wrong += !(std::abs(got[at] - wanted) <= bound);  // so that NaN is wrong
+  }
+  return wrong;
+}
+
+void check(const Sizes& s) {
+  manual_seed(uint64_t(s.m * 1'000'000 + s.n * 1000 + s.k));
+  const Tensor a = numbers({s.m, s.k}, bf16), b = numbers({s.k, s.n}, bf16);
+  const Truth truth(a, b, s);
+  for (const Tensor& x : {a, other_order(a)})
+    for (const Tensor& y : {b, other_order(b)})
+      for (const Tensor& bias : {Tensor(), numbers({s.n}, f32), numbers({s.n}, bf16)})
+        for (const DType dtype : {f32, bf16}) {
+          INFO(s.m, " x ", s.k, " by ", s.k, " x ", s.n, ", strides ", x.strides()[0], ' ',
+               y.strides()[0], ", bias ", bias.defined() ? std::string(name(bias.dtype())) : "none",
+               ", to ", std::string(name(dtype)));
+          const Doubles one = product(x, y, bias, {s.m, s.n}, dtype, 1);
+          const Doubles added = bias.defined() ? bias.to_vector<double>() : Doubles{};
+          CHECK(count_wrong(one, truth, added, s, dtype) == 0);
+          CHECK(one == product(x, y, bias, {s.m, s.n}, dtype, 2));
+        }
+}
+
+TEST_CASE("own bf16 products: sizes around the edges of tiles") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  for (const int64_t m : {1, 2, 15, 16, 17, 31, 33, 64, 100})
+    for (const int64_t n : {1, 2, 15, 16, 17, 31, 33, 64, 100})
+      for (const int64_t k : {1, 2, 15, 17, 31, 33, 64, 101}) check({m, n, k});
+}
+
+TEST_CASE("own bf16 products: slices and chunks of the depth, blocks of c, several threads") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  for (const Sizes s : {Sizes{70, 40, 700},
+                        {33, 65, 1500},
+                        {20, 130, 4100},
+                        {5, 1100, 37},
+                        {300, 300, 33},
+                        {130, 600, 1100},
+                        {48, 128, 256},
+                        // Rows that are used in place, and rows that would conflict in a cache.
+                        {100, 200, 384},
+                        {72, 130, 1536},
+                        {96, 160, 2048},
+                        // More blocks of columns than threads, whose threads pack the rows
+                        // together.
+                        {130, 1100, 2200}})
+    check(s);
+}
+
+TEST_CASE("own bf16 products: batches, also with one matrix for all of them") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  const Sizes s{33, 18, 41};
+  const int64_t batches = 5;
+  const Tensor a = numbers({batches, s.m, s.k}, bf16), b = numbers({1, s.k, s.n}, bf16);
+  const Tensor standing = expand(b, {batches, s.k, s.n});
+  const Tensor bias;
+  for (const Tensor& x : {a, other_order(a)})
+    for (const int threads : {1, 2}) {
+      const Doubles all = product(x, standing, bias, {batches, s.m, s.n}, f32, threads);
+      for (int64_t i = 0; i < batches; ++i) {
+        const Truth truth(contiguous(slice(a, 0, i, i + 1)), b, s);
+        const auto from = all.begin() + i * s.m * s.n;
+        CHECK(count_wrong(Doubles(from, from + s.m * s.n), truth, {}, s, f32) == 0);
+      }
+    }
+}
+
+TEST_CASE("own bf16 products: infinities stay in their rows, subnormal sums are not flushed") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  const Tensor b = ones({40, 20}, bf16), bias = full({20}, 0x1p-130, f32);
+  Tensor a = zeros({20, 40}, bf16);
+  Tensor last = slice(slice(a, 0, 3, 4), 1, 39, 40);
+  backend_for(a).fill(INFINITY, last);
+  const Doubles c = product(a, b, bias, {20, 20}, bf16, 1);
+  for (std::size_t i = 0; i < c.size(); ++i) CHECK(c[i] == (i / 20 == 3 ? INFINITY : 0x1p-130));
+}
+
+}  // namespace
+
+}  // namespace halftone::test::bf16_gemm_test
+
+// Products that add up on a grid: every backend's bits against a loop written here, layouts and
+// dtypes, and the effect of a short accumulator on long sums.
+
+namespace halftone::test::accumulators_test {
+namespace {
+
+/// c = a b + bias, accumulated as core/formats/number_format.h describes.
+std::vector<float> summed(const Accumulator& accumulator, const Tensor& a, const Tensor& b,
+                          const Tensor& bias) {
+  const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+  const std::vector<float> left = a.to_vector<float>(), right = b.to_vector<float>();
+  const int64_t chunk = accumulator.chunk > 0 ? accumulator.chunk : k;
+  std::vector<float> c;
+  for (int64_t i = 0; i < m * n; ++i) {
+    volatile float total = 0;
+    for (int64_t first = 0; first < k; first += chunk) {
+      volatile float sum = 0;
+      for (int64_t p = first; p < std::min(k, first + chunk); ++p) {
+        const volatile float product =
+            left[std::size_t(i / n * k + p)] * right[std::size_t(p * n + i % n)];
+        const volatile float longer = sum + product;
+        sum = round_to(accumulator.grid, longer, accumulator.rounding);
+      }
+      total = total + sum;
+    }
+    if (bias.defined()) total = total + bias.to_vector<float>()[std::size_t(i % n)];
+    c.push_back(float(total));
+  }
+  return c;
+}
+
+TEST_CASE("accumulators: sums are rounded to the grid term by term, on every backend") {
+  Numbers numbers(14);
+  const Tensor a = from_vector(numbers.many(5 * 70), {5, 70}),
+               b = from_vector(numbers.many(70 * 300), {70, 300});
+  const Tensor bias = from_vector(numbers.many(300), {300});
+  for (const char* format : {"f16", "bf16", "e8m13", "e4m3", "f32"})
+    for (const Rounding rounding :
+         {Rounding::nearest_even, Rounding::toward_zero, Rounding::to_odd, Rounding::up})
+      for (const int chunk : {0, 1, 16, 32}) {
+        const Accumulator accumulator{*number_format_named(format), rounding, chunk};
+        INFO(std::string(format), ", chunk ", chunk);
+        const std::vector<float> wanted = summed(accumulator, a, b, bias);
+        for (const std::string_view backend : {"reference", "cpu"}) {
+          const CpuBackendScope scope(backend);
+          Tensor c = empty({5, 300});
+          backend_for(c).matmul_accumulating(a, b, bias, accumulator, c);
+          CHECK(bits_of(c) == bits_of(wanted));
+        }
+      }
+}
+
+TEST_CASE("accumulators: batches, transposed and short operands") {
+  Numbers numbers(15);
+  const Tensor a = cast(from_vector(numbers.many(3 * 4 * 20), {3, 4, 20}), bf16);
+  const Tensor b =
+      views::transpose(cast(from_vector(numbers.many(3 * 6 * 20), {3, 6, 20}), bf16), 1, 2);
+  const Accumulator accumulator{formats::f16, Rounding::nearest_even, 8};
+  for (const DType dtype : {bf16, f32}) {
+    std::vector<std::vector<uint32_t>> results;
+    for (const std::string_view backend : {"reference", "cpu"}) {
+      const CpuBackendScope scope(backend);
+      Tensor c = empty({3, 4, 6}, dtype);
+      backend_for(c).matmul_accumulating(a, b, {}, accumulator, c);
+      results.push_back(bits_of(c));
+    }
+    CHECK(results[0] == results[1]);
+    Tensor one = empty({4, 6}, dtype);
+    const Tensor a1 =
+        views::contiguous(cast(views::reshaped(views::slice(a, 0, 1, 1), {4, 20}), f32));
+    const Tensor b1 =
+        views::contiguous(cast(views::reshaped(views::slice(b, 0, 1, 1), {20, 6}), f32));
+    const std::vector<float> wanted =
+        cast(from_vector(summed(accumulator, a1, b1, {}), {4, 6}), dtype).to_vector<float>();
+    const std::vector<uint32_t> second(results[0].begin() + 24, results[0].begin() + 48);
+    CHECK(second == bits_of(wanted));
+  }
+}
+
+/// The limit of long sums (experiment E8): the relative error of a sum of 4096 positive terms.
+TEST_CASE("accumulators: long sums of positive numbers") {
+  Numbers numbers(16);
+  const int64_t k = 4096;
+  const Tensor a = from_vector(numbers.many(k * 4, 0, 1), {4, k}),
+               b = from_vector(numbers.many(k * 8, 0, 1), {k, 8});
+  const std::vector<float> left = a.to_vector<float>(), right = b.to_vector<float>();
+  const auto error = [&](const Accumulator& accumulator) {
+    Tensor c = empty({4, 8});
+    backend_for(c).matmul_accumulating(a, b, {}, accumulator, c);
+    const std::vector<double> got = c.to_vector<double>();
+    double total = 0;
+    for (int64_t i = 0; i < 32; ++i) {
+      double exact = 0;
+      for (int64_t p = 0; p < k; ++p)
+        exact +=
+            double(left[std::size_t(i / 8 * k + p)]) * double(right[std::size_t(p * 8 + i % 8)]);
+      total += std::abs(got[std::size_t(i)] / exact - 1) / 32;
+    }
+    return total;
+  };
+  const double in_f32 = error({formats::f32}), in_f16 = error({formats::f16}),
+               in_bf16 = error({formats::bf16}),
+               chunked = error({*number_format_named("e8m13"), Rounding::nearest_even, 128});
+  MESSAGE("f32 ", in_f32, ", 14 bits in chunks of 128 ", chunked, ", f16 ", in_f16, ", bf16 ",
+          in_bf16);
+  CHECK(in_f32 < 2e-6);
+  CHECK(chunked < 1e-4);
+  CHECK(in_f16 > 100 * chunked);
+  CHECK(in_bf16 > 5 * in_f16);
+}
+
+}  // namespace
+}  // namespace halftone::test::accumulators_test

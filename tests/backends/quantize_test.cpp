@@ -2,17 +2,23 @@
 // rounding, scaling and layout; the meaning of the scales, compared with loops written here;
 // rotations, skipping, random numbers, and the operation's gradient.
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 
+#include <doctest/doctest.h>
+
 #include <halftone/autograd/ops.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
 
+#include "../core/clip_cases.h"
 #include "../support.h"
-#include "backends/float_bits.h"
+#include "backends/simd_levels.h"
 #include "simd_levels.h"
 
 namespace halftone::test::quantize_test {
@@ -418,3 +424,196 @@ TEST_CASE("quantize: all bytes are freed") {
 
 }  // namespace
 }  // namespace halftone::test::quantize_test
+
+// Power-of-two scales of blocks whose largest magnitude is small, also below 2^-126, where floats
+// are subnormal: against their definition in f64, on every backend and instruction set.
+
+namespace halftone::test::small_block_maxima_test {
+namespace {
+
+constexpr ScaleRule rules[]{ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even};
+
+/// Returns E of the definitions at ScaleRule: log2 of a, rounded down, or up with `up`.
+int exponent_of(double a, bool up) {
+  const int e = std::ilogb(a);
+  return e + int(up && std::ldexp(1.0, e) != a);
+}
+
+int exponent_by_definition(const NumberFormat& grid, ScaleRule rule, float amax) {
+  const int of_max = std::ilogb(grid.max);
+  const double a = amax;
+  int e = 0;
+  switch (rule) {
+    case ScaleRule::floor: e = exponent_of(a, false) - of_max; break;
+    case ScaleRule::ceil: e = exponent_of(a, true) - of_max; break;
+    case ScaleRule::rceil: e = exponent_of(double(amax / grid.max), true); break;
+    case ScaleRule::even: {
+      const double unit = std::ldexp(1.0, std::ilogb(a) - grid.significand_bits + 1);
+      e = exponent_of(std::floor(a / unit + 0.5) * unit, false) - of_max;
+      break;
+    }
+  }
+  return std::clamp(e, -127, 127);
+}
+
+Quantizer blocks_of(const NumberFormat& grid, ScaleRule rule) {
+  Quantizer quantizer{.grid = grid, .scaling = Scaling::per_block(1, 32)};
+  quantizer.scaling.rule = rule;
+  return quantizer;
+}
+
+TEST_CASE("scales of small blocks have the exponents of their definition") {
+  const NumberFormat grids[]{formats::int8, NumberFormat::integer(4), formats::e2m1, formats::e4m3};
+  for (const NumberFormat& grid : grids)
+    for (const ScaleRule rule : rules) {
+      CAPTURE(described(grid));
+      CAPTURE(name(rule));
+      const QuantizeNumbers n = numbers_of(blocks_of(grid, rule));
+      int64_t wrong = 0;
+      const auto check = [&](uint32_t bits) {
+        const float amax = std::bit_cast<float>(bits);
+        if (amax / grid.max == 0) return;  // rceil has no exponent
+        wrong += scale_exponent(n, amax) != exponent_by_definition(grid, rule, amax);
+      };
+      for (uint32_t bits = 1; bits < 0x2000000; bits += 997) check(bits);
+      for (const uint32_t edge : {0x400000u, 0x7f0000u, 0x7f8000u, 0x800000u, 0x1000000u})
+        for (uint32_t bits = edge - 300; bits < edge + 300; ++bits) check(bits);
+      for (uint32_t bits = 0x800000; bits < 0x7f800000; bits += 99991) check(bits);
+      CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("blocks of int8 below 2^-126 are the nearest multiples of their power of two") {
+  const NumberFormat& grid = formats::int8;
+  std::vector<float> x;
+  const uint32_t maxima[]{0x3fffffu, 0x400000u, 0x400001u, 0x600000u, 0x7effffu, 0x7f0000u,
+                          0x7f7fffu, 0x7f8000u, 0x7fffffu, 0x800000u, 0x800001u, 0xc00000u};
+  for (const uint32_t bits : maxima)
+    for (uint32_t i = 0; i < 32; ++i)
+      x.push_back(std::bit_cast<float>(bits - i * (bits / 33)) * (i % 2 == 0 ? 1.0f : -1.0f));
+  for (const ScaleRule rule : rules) {
+    CAPTURE(name(rule));
+    const Quantizer quantizer = blocks_of(grid, rule);
+    std::vector<float> wanted;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const int e = exponent_by_definition(grid, rule, x[i / 32 * 32]);
+      const double scaled = std::ldexp(double(x[i]), -e),
+                   nearest = std::nearbyint(scaled * 64) / 64, max = grid.max;
+      wanted.push_back(float(std::ldexp(std::clamp(nearest, -max, max), e)));
+    }
+    const Tensor from = from_vector(x, {std::ssize(maxima), 32});
+    for (const char* backend : {"reference", "cpu"}) {
+      CAPTURE(backend);
+      const CpuBackendScope scope(backend);
+      CHECK(bits_of(quantized(from, {.quantizer = quantizer})) == bits_of(wanted));
+    }
+    each_level([&](const simd::Kernels& k) {
+      std::vector<float> y(x.size());
+      for (std::size_t first = 0; first < x.size(); first += 32)
+        k.quantize_blocks(numbers_of(quantizer), 0, {},
+                          {.rows = 1, .columns = 32, .row_step = 32, .number_step = 32, .first = 0},
+                          x.data() + first, y.data() + first);
+      CHECK(bits_of(y) == bits_of(wanted));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test::small_block_maxima_test
+
+// Bounds and clips of the CPU's backends and of each instruction set: the bits of the loops in
+// core/formats/block_scale.cpp.
+
+namespace halftone::test::backends_clip_test {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+/// Numbers of many magnitudes; some are zeros, infinite, NaN, or the smallest.
+Tensor awkward(int64_t count) {
+  Tensor x = randn({count});
+  const float special[] = {0, -0.0f, infinity, -infinity, nan, 0x1p-149f};
+  for (int64_t i = 0; i < count; ++i) {
+    float& value = x.data<float>()[i];
+    value = std::ldexp(value, int(i * 7 % 23) - 11);
+    if (i % 97 == 60) value = special[i / 97 % 6];
+  }
+  return x;
+}
+
+float bound_of(const Clip& clip, const Tensor& x) {
+  Tensor bound = empty({});
+  backend_for(x).clip_bound(x, clip, bound);
+  return bound.data<float>()[0];
+}
+
+TEST_CASE("clip: the backends of the CPU give the bits of the loops") {
+  manual_seed(5);
+  for (const int64_t n : {1, 2, 255, 256, 257, 4095, 4096, 4097, 12'345, 600'001}) {
+    const Tensor x = awkward(n);
+    if (n == 12'345) std::fill_n(x.data<float>() + 100, 9000, 0.75f);
+    const std::vector<float> values = x.to_vector<float>();
+    for (const Clip& clip :
+         {Clip{.rms = 0.5}, Clip{.quantile = 1e-9}, Clip{.quantile = 0.5}, Clip{.quantile = 0.9},
+          Clip{.quantile = 0.999}, Clip{.quantile = 1}, Clip{}})
+      for (const char* name : {"reference", "cpu"}) {
+        INFO(name, ", ", n, " numbers");
+        const CpuBackendScope scope(name);
+        const float wanted = clip_bound(clip, values);
+        CHECK(bound_of(clip, x) == wanted);
+        Tensor y = empty({n});
+        backend_for(x).clip(x, scalar(wanted), y);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          const float v = values[std::size_t(i)], got = y.data<float>()[i];
+          if (std::isnan(v)) wrong += !std::isnan(got);
+          else wrong += got != (std::isinf(v) ? v : std::min(std::max(v, -wanted), wanted));
+        }
+        CHECK(wrong == 0);
+      }
+  }
+}
+
+TEST_CASE("clip: the backends of the CPU sum in the order of the loops") {
+  manual_seed(6);
+  for (const int64_t n : {300, 4096, 5000, 20'000, 257 * 4096 + 300}) {
+    const Tensor x = randn({n});
+    const auto [above, below] = clips_near_the_middle(ordered_squares(x.to_vector<float>()), n);
+    for (const char* name : {"reference", "cpu"}) {
+      INFO(name, ", ", n, " numbers");
+      const CpuBackendScope scope(name);
+      CHECK(bound_of(above, x) == 1 + 0x1p-23f);
+      CHECK(bound_of(below, x) == 1);
+    }
+  }
+}
+
+TEST_CASE("clip: the bound of no finite number is 0") {
+  const Tensor none = from_vector(std::vector<float>{nan, infinity}, {2});
+  for (const Clip& clip : {Clip{.rms = 2}, Clip{.quantile = 0.5}}) CHECK(bound_of(clip, none) == 0);
+}
+
+TEST_CASE("clip: every instruction set sums in the same order and clips alike") {
+  manual_seed(9);
+  const std::vector<float> x = awkward(9001).to_vector<float>();
+  each_level([&](const simd::Kernels& k) {
+    for (const int64_t n : lengths()) {
+      INFO(n, " numbers");
+      std::vector<float> y(std::size_t(n) + 1, 77.0f), wanted = y;
+      std::vector<double> squares;
+      int64_t numbers = 0, finite = 0;
+      for (std::size_t i = 0; i < std::size_t(n); ++i) {
+        wanted[i] = clipped(x[i], 1.5f), numbers += std::isfinite(x[i]);
+        squares.push_back(finite_square(x[i]));
+      }
+      k.clip(x.data(), 1.5f, y.data(), n);
+      CHECK(bits_of(y) == bits_of(wanted));
+      CHECK(k.finite_squares(x.data(), n, finite) == lanes_sum(squares));
+      CHECK(finite == numbers);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace halftone::test::backends_clip_test

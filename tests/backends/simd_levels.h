@@ -1,15 +1,17 @@
 // The SIMD tables that this CPU can run, for tests that compare each of them with scalar code.
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include <doctest/doctest.h>
+
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone::test {
 
@@ -69,5 +71,16 @@ std::string first_beyond(const std::vector<float>& got, const Wanted& wanted, co
   }
   return {};
 }
+
+// Floats as bits, for tests of kernels that must agree to the bit.
+
+/// Bits, with NaN as one pattern.
+inline std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values)
+    bits.push_back(value != value ? 0x7fc00000u : std::bit_cast<uint32_t>(value));
+  return bits;
+}
+inline std::vector<uint32_t> bits_of(const Tensor& x) { return bits_of(x.to_vector<float>()); }
 
 }  // namespace halftone::test

@@ -14,8 +14,8 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 
+#include "../support.h"
 #include "onednn_geometries.h"
-#include "../threads.h"
 
 using namespace halftone;
 

@@ -26,7 +26,6 @@
 #include <halftone/train/loggers.h>
 
 #include "../support.h"
-#include "../without_root.h"
 
 namespace halftone::test::files_test {
 namespace fs = std::filesystem;

@@ -1,10 +1,14 @@
 // Tensors as data: factories, access from the host, layouts, copies, and the message of every
 // mistake.
-#include <doctest/doctest.h>
-
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <sstream>
+#include <vector>
+
+#include <doctest/doctest.h>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
@@ -291,3 +295,342 @@ TEST_CASE("devices") {
 }
 
 }  // namespace halftone::test::tensor_test
+
+// Shapes and strides: the short list itself, element counts, layouts, broadcasting.
+
+namespace halftone::test::shape_test {
+
+TEST_CASE("Dims is a list of at most eight numbers") {
+  Dims dims{2, 3};
+  dims.push_back(4);
+  dims.insert(0, 1);
+  CHECK(dims == Dims{1, 2, 3, 4});
+  dims.insert(4, 5);
+  dims.erase(1);
+  CHECK(dims == Dims{1, 3, 4, 5});
+  CHECK(dims != Dims{1, 3, 4});
+  CHECK(dims.rank() == 4);
+  CHECK(Dims{}.empty());
+  CHECK(Dims::filled(3, 7) == Dims{7, 7, 7});
+  std::ostringstream text;
+  text << dims << Dims{} << Dims{9};
+  CHECK(text.str() == "[1, 3, 4, 5][][9]");
+
+  Dims full = Dims::filled(8, 1);
+  const std::string too_many = "[shape] more than 8 dimensions. Reshape to fewer.";
+  CHECK(message_of<ShapeError>([&] { full.push_back(1); }) == too_many);
+  CHECK(message_of<ShapeError>([&] { full.insert(0, 1); }) == too_many);
+  CHECK(message_of<ShapeError>([] { Dims{1, 2, 3, 4, 5, 6, 7, 8, 9}; }) == too_many);
+  CHECK(message_of<ShapeError>([] { Dims::filled(9, 1); }) == too_many);
+  CHECK(full.rank() == 8);
+}
+
+TEST_CASE("numel_of") {
+  CHECK(numel_of({}) == 1);
+  CHECK(numel_of({2, 3, 4}) == 24);
+  CHECK(numel_of({5, 0, 3}) == 0);
+  CHECK(numel_of({int64_t(1) << 31, int64_t(1) << 31}) == int64_t(1) << 62);
+  // The product of the sizes before the zero does not count.
+  CHECK(numel_of({int64_t(1) << 62, int64_t(1) << 62, 0}) == 0);
+  CHECK(message_of<ShapeError>([] {
+          numel_of({3, -1});
+        }) == "[shape] negative size in [3, -1]. Sizes must be at least 0.");
+  CHECK(message_of<ShapeError>([] {
+          numel_of({0, -1});
+        }) == "[shape] negative size in [0, -1]. Sizes must be at least 0.");
+  CHECK(message_of<ShapeError>([] {
+          numel_of({int64_t(1) << 32, int64_t(1) << 31});
+        }) == "[shape] too many elements in [4294967296, 2147483648]. Use a smaller shape.");
+}
+
+TEST_CASE("layouts") {
+  CHECK(contiguous_strides({2, 3, 4}) == Strides{12, 4, 1});
+  CHECK(contiguous_strides({}) == Strides{});
+  CHECK(contiguous_strides({2, 0, 4}) == Strides{4, 4, 1});
+  CHECK(channels_last_strides({2, 3, 4, 5}) == Strides{60, 1, 15, 3});
+
+  CHECK(is_dense({2, 3}, {3, 1}));
+  CHECK(is_dense({2, 3}, {1, 2}));
+  CHECK(is_dense({2, 3, 4, 5}, channels_last_strides({2, 3, 4, 5})));
+  CHECK(is_dense({}, {}));
+  CHECK(is_dense({1, 3}, {77, 1}));       // the stride of a size of 1 is never used
+  CHECK_FALSE(is_dense({2, 3}, {4, 1}));  // holes
+  CHECK_FALSE(is_dense({2, 3}, {0, 1}));  // overlaps
+  CHECK_FALSE(is_dense({2, 3}, {1, 1}));
+  CHECK_FALSE(is_dense({2}, {2}));
+
+  CHECK(strides_in_order_of({2, 3}, {1, 2}) == Strides{1, 2});
+  CHECK(strides_in_order_of({2, 3, 4, 5}, {60, 1, 15, 3}) == Strides{60, 1, 15, 3});
+  CHECK(strides_in_order_of({2, 3}, {6, 2}) == Strides{3, 1});
+  CHECK(strides_in_order_of({4, 3}, {0, 1}) == Strides{3, 1});
+}
+
+TEST_CASE("broadcasting") {
+  struct Case {
+    Shape a, b, result;
+  };
+  for (const Case& c :
+       {Case{{2, 3}, {2, 3}, {2, 3}}, Case{{2, 1}, {1, 3}, {2, 3}}, Case{{3}, {2, 1}, {2, 3}},
+        Case{{}, {4, 5}, {4, 5}}, Case{{}, {}, {}}, Case{{1}, {0}, {0}}, Case{{0, 1}, {3}, {0, 3}},
+        Case{{5, 1, 4, 1}, {3, 1, 2}, {5, 3, 4, 2}}}) {
+    CHECK(broadcast_shapes("add", c.a, c.b) == c.result);
+    CHECK(broadcast_shapes("add", c.b, c.a) == c.result);
+  }
+  CHECK(message_of<ShapeError>([] {
+          broadcast_shapes("add", {2, 3}, {4, 3});
+        }) ==
+        "[add] shapes do not broadcast: [2, 3] and [4, 3] differ in dimension 0. Sizes must be "
+        "equal, or one of them "
+        "1.");
+  CHECK(contains(message_of<ShapeError>([] {
+                   broadcast_shapes("mul", {7, 2, 3}, {2});
+                 }),
+                 "differ in dimension 2"));
+  CHECK(contains(message_of<ShapeError>([] { broadcast_shapes("mul", {0}, {2}); }), "[mul]"));
+}
+
+TEST_CASE("normalize_dim") {
+  CHECK(normalize_dim("sum", 1, 3) == 1);
+  CHECK(normalize_dim("sum", -1, 3) == 2);
+  CHECK(normalize_dim("sum", -3, 3) == 0);
+  CHECK(normalize_dim("sum", 0, 0) == 0);
+  CHECK(normalize_dim("sum", -1, 0) == 0);
+  CHECK(message_of<ShapeError>([] { normalize_dim("sum", 3, 3); }) ==
+        "[sum] dimension 3 is out of range for rank 3. Use -3 to 2.");
+  CHECK(message_of<ShapeError>([] { normalize_dim("sum", -4, 3); }) ==
+        "[sum] dimension -4 is out of range for rank 3. Use -3 to 2.");
+  CHECK(message_of<ShapeError>([] { normalize_dim("sum", 1, 0); }) ==
+        "[sum] dimension 1 is out of range for rank 0. Use -1 to 0.");
+  CHECK(contains(message_of<ShapeError>([] { normalize_dim("sum", int64_t(1) << 32, 3); }),
+                 "4294967296"));
+}
+
+}  // namespace halftone::test::shape_test
+
+// Views compared with copies. The property test draws random shapes, permutes, slices and
+// broadcasts them, and asks reshape() for other random shapes. It must give a view exactly if
+// strides can express one.
+
+namespace halftone::test::views_test {
+namespace {
+
+using Values = std::vector<double>;
+
+/// Calls visit(index) for every index of the shape, in row-major order.
+template <class Visit> void for_each_index(const Shape& shape, Visit visit) {
+  Dims index = Dims::filled(shape.rank(), 0);
+  for (int64_t n = numel_of(shape); n > 0; --n) {
+    visit(index);
+    for (int i = shape.rank() - 1; i >= 0 && ++index[i] == shape[i]; --i) index[i] = 0;
+  }
+}
+
+/// Positions in the storage, in row-major order of the elements: they define a view.
+std::vector<int64_t> places_of(const Tensor& x) {
+  std::vector<int64_t> places;
+  for_each_index(x.shape(), [&](const Dims& index) {
+    int64_t place = x.offset();
+    for (int i = 0; i < x.rank(); ++i) place += index[i] * x.strides()[i];
+    places.push_back(place);
+  });
+  return places;
+}
+
+/// Returns whether some strides give these positions in this shape: the only candidates are the
+/// distances between neighbors.
+bool can_be_strided(const std::vector<int64_t>& places, const Shape& shape) {
+  const Strides row_major = contiguous_strides(shape);
+  bool fits = true;
+  std::size_t i = 0;
+  for_each_index(shape, [&](const Dims& index) {
+    int64_t place = places[0];
+    for (int d = 0; d < shape.rank(); ++d)
+      if (shape[d] > 1) place += index[d] * (places[std::size_t(row_major[d])] - places[0]);
+    fits = fits && place == places[i++];
+  });
+  return fits;
+}
+
+int64_t between(std::mt19937& random, int64_t low, int64_t high) {
+  return low + int64_t(random() % unsigned(high - low + 1));
+}
+
+/// A tensor of distinct numbers seen through random slices, permutations and broadcasts.
+Tensor random_view(std::mt19937& random) {
+  const int64_t sizes[]{1, 1, 2, 2, 3, 4, 6};
+  Shape shape;
+  for (int64_t rank = between(random, 0, 4); rank > 0; --rank) shape.push_back(sizes[random() % 7]);
+  Tensor x = views::reshaped(arange(numel_of(shape), f32), shape);
+  Dims order;
+  for (int i = 0; i < x.rank(); ++i) order.push_back(i);
+  if (random() % 2) std::shuffle(order.begin(), order.end(), random);
+  x = views::permute(x, order);
+  for (int d = 0; d < x.rank(); ++d) {
+    const int64_t size = x.shape()[d];
+    if (random() % 4 == 0) {
+      const int64_t step = between(random, 1, 2), start = between(random, 0, size - 1);
+      x = views::slice(x, d, start, (size - start + step - 1) / step, step);
+    } else if (size == 1 && random() % 3 == 0) {
+      Shape wider = x.shape();
+      wider[d] = between(random, 1, 3);
+      x = views::expand(x, wider);
+    }
+  }
+  return x;
+}
+
+/// Returns a random shape with as many elements, with dimensions of 1.
+Shape random_shape(std::mt19937& random, int64_t elements) {
+  Shape shape;
+  while (elements > 1 && shape.rank() < 6) {
+    std::vector<int64_t> divisors;
+    for (int64_t d = 1; d <= elements; ++d)
+      if (elements % d == 0) divisors.push_back(d);
+    shape.push_back(divisors[random() % divisors.size()]);
+    elements /= shape[shape.rank() - 1];
+  }
+  shape.push_back(elements);
+  if (random() % 4 == 0) shape.insert(int(random() % unsigned(shape.rank() + 1)), 1);
+  return shape;
+}
+
+}  // namespace
+
+TEST_CASE("reshape gives a view exactly if strides can express it") {
+  std::mt19937 random(5);
+  int seen = 0, given = 0;
+  for (int round = 0; round < 20000; ++round) {
+    const Tensor x = random_view(random);
+    const Shape shape = random_shape(random, x.numel());
+    const std::vector<int64_t> places = places_of(x);
+    const std::optional<Tensor> view = views::reshape(x, shape);
+    const bool possible = can_be_strided(places, shape);
+    if (view.has_value() != possible || (view && places_of(*view) != places)) {
+      FAIL_CHECK("shape " << x.shape() << " strides " << x.strides() << " to " << shape << ": "
+                          << (view ? "a view" : "none"));
+      continue;
+    }
+    ++seen, given += possible;
+    if (round % 20 != 0) continue;
+    const Tensor copy = views::reshaped(x, shape);
+    CHECK(copy.shape() == shape);
+    CHECK(copy.to_vector<double>() == x.to_vector<double>());
+    CHECK((copy.storage() == x.storage()) == possible);
+  }
+  CHECK(seen == 20000);
+  CHECK(given > 5000);  // both answers must occur
+  CHECK(given < 19000);
+}
+
+TEST_CASE("reshape of views, by example") {
+  const Tensor x = arange(24, f32);
+  const Tensor matrix = views::reshaped(x, {4, 6});
+  const Tensor half = views::slice(matrix, 1, 0, 4);  // strides [6, 1]
+  CHECK(views::reshape(half, {4, 2, 2})->strides() == Strides{6, 2, 1});
+  CHECK(views::reshape(half, {2, 2, 4})->strides() == Strides{12, 6, 1});
+  CHECK_FALSE(views::reshape(half, {16}));
+  const Tensor turned = views::transpose(matrix, 0, 1);  // [6, 4], strides [1, 6]
+  CHECK(views::reshape(turned, {2, 3, 2, 2})->strides() == Strides{3, 1, 12, 6});
+  CHECK_FALSE(views::reshape(turned, {24}));
+  const Tensor every_other = views::slice(x, 0, 1, 12, 2);  // stride 2
+  CHECK(views::reshape(every_other, {3, 4})->strides() == Strides{8, 2});
+  const Tensor repeated = views::expand(views::reshaped(x, {24, 1}), {24, 2});
+  CHECK(views::reshape(repeated, {4, 6, 2})->strides() == Strides{6, 1, 0});
+  CHECK(views::reshape(scalar(1), {1, 1, 1})->shape() == Shape{1, 1, 1});
+  CHECK(views::reshape(full({1, 1}, 3), {})->item() == 3);
+  CHECK(views::reshape(empty({0, 3}), {3, 0, 7})->numel() == 0);
+  CHECK(views::reshaped(views::transpose(empty({0, 3}), 0, 1), {0}).numel() == 0);
+}
+
+TEST_CASE("slice, transpose, permute, expand") {
+  const Tensor x = views::reshaped(arange(24, f32), {2, 3, 4});
+  CHECK(views::slice(x, 2, 1, 2, 2).to_vector<double>() ==
+        Values{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23});
+  CHECK(views::slice(x, 1, 3, 0).numel() == 0);
+  CHECK(views::transpose(x, 0, 2).shape() == Shape{4, 3, 2});
+  CHECK(views::transpose(x, 0, 2).at({3, 1, 1}) == x.at({1, 1, 3}));
+  const Tensor p = views::permute(x, {2, 0, 1});
+  CHECK(p.shape() == Shape{4, 2, 3});
+  CHECK(p.at({3, 1, 2}) == x.at({1, 2, 3}));
+  const Tensor wide = views::expand(views::reshaped(from({1.0, 2}), {2, 1}), {3, 2, 2});
+  CHECK(wide.strides() == Strides{0, 1, 0});
+  CHECK(wide.to_vector<double>() == Values{1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2});
+  CHECK(views::expand(x, x.shape()).storage() == x.storage());
+  CHECK(views::expand(scalar(4), {2, 0}).numel() == 0);
+}
+
+TEST_CASE("copies are made only if the layout differs") {
+  const Tensor x = views::reshaped(arange(120, f32), {2, 3, 4, 5});
+  CHECK(views::contiguous(x).storage() == x.storage());
+  const Tensor last = views::channels_last(x);
+  CHECK(last.is_channels_last());
+  CHECK(last.to_vector<double>() == x.to_vector<double>());
+  CHECK(views::channels_last(last).storage() == last.storage());
+  CHECK(views::contiguous(last).is_contiguous());
+  CHECK(views::contiguous(last).to_vector<double>() == x.to_vector<double>());
+  CHECK(views::with_strides(x, last.strides()).strides() == last.strides());
+  CHECK(views::with_strides(x, x.strides()).storage() == x.storage());
+}
+
+}  // namespace halftone::test::views_test
+
+// The exact text of printed tensors.
+
+namespace halftone::test::print_test {
+namespace {
+std::string printed(const Tensor& x) {
+  std::ostringstream text;
+  text << x;
+  return text.str();
+}
+std::string described_as(const Tensor& x) {
+  std::ostringstream text;
+  text << described(x);
+  return text.str();
+}
+}  // namespace
+
+TEST_CASE("scalars, vectors, matrices") {
+  CHECK(printed(scalar(2.5)) == "2.5  [] f32");
+  CHECK(printed(from({1, -2.5, 1e-7})) == "[    1,  -2.5, 1e-07]  [3] f32");
+  CHECK(printed(from({{1, 10}, {100, 2}}, i64)) == "[[  1,  10],\n [100,   2]]  [2, 2] i64");
+  CHECK(printed(from({1.0 / 3, 2.0 / 3}, f64)) == "[0.33333, 0.66667]  [2] f64");
+  CHECK(printed(from({1.0 / 3}, bf16)) == "[0.33398]  [1] bf16");
+  CHECK(printed(from({1, 0}, boolean)) == "[ true, false]  [2] bool");
+  CHECK(printed(views::transpose(from({{1, 2}, {3, 4}}, u8), 0, 1)) ==
+        "[[1, 3],\n [2, 4]]  [2, 2] u8");
+  const double infinity = std::numeric_limits<double>::infinity();
+  CHECK(printed(from({infinity, -infinity, std::numeric_limits<double>::quiet_NaN()})) ==
+        "[ inf, -inf,  nan]  [3] f32");
+}
+
+TEST_CASE("more dimensions are indented") {
+  CHECK(printed(from_vector<double>({1, 2, 3, 4, 5, 6, 7, 8}, {2, 2, 2}, i32)) ==
+        "[[[1, 2],\n  [3, 4]],\n [[5, 6],\n  [7, 8]]]  [2, 2, 2] i32");
+}
+
+TEST_CASE("long dimensions are shortened") {
+  CHECK(printed(arange(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]  [8] i64");
+  CHECK(printed(arange(9)) == "[0, 1, 2, ..., 6, 7, 8]  [9] i64");
+  CHECK(printed(zeros({9, 1}, u8)) == "[[0],\n [0],\n [0],\n ...,\n [0],\n [0],\n [0]]  [9, 1] u8");
+}
+
+TEST_CASE("nothing to print") {
+  CHECK(printed(Tensor{}) == "undefined tensor");
+  CHECK(printed(empty({0})) == "[]  [0] f32");
+  CHECK(printed(empty({2, 0}, bf16)) == "[[],\n []]  [2, 0] bf16");
+}
+
+TEST_CASE("large integers keep every digit") {
+  const int64_t large = std::numeric_limits<int64_t>::max();
+  CHECK(printed(from_vector<int64_t>({large, large - 1}, {2}, i64)) ==
+        "[9223372036854775807, 9223372036854775806]  [2] i64");
+}
+
+TEST_CASE("tensors in messages") {
+  CHECK(described_as(empty({32, 784}, bf16)) == "[32, 784] bf16");
+  CHECK(described_as(scalar(1)) == "[] f32");
+  CHECK(described_as(Tensor{}) == "an undefined tensor");
+}
+
+}  // namespace halftone::test::print_test

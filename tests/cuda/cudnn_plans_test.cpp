@@ -11,7 +11,7 @@
 
 #include <halftone/backends/cuda/cudnn/graph.h>
 
-#include "fixtures_directory.h"
+#include "support.h"
 
 namespace halftone::cuda::cudnn {
 namespace {

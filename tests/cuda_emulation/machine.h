@@ -1,5 +1,5 @@
 // The state of the emulated GPU, protected by one lock. runtime.cpp (devices, memory), streams.cpp
-// (streams, events, graphs) and poison.cpp share it.
+// (streams, events, graphs) and device_memory.cpp share it.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ int current_device();
 /// Returns a number from an environment variable; 0 if it is not set.
 uint64_t number_from(const char* variable);
 
-/// Poisoned memory: poison.cpp.
+/// Poisoned memory: device_memory.cpp.
 bool poisoned();
 void poison(void* data, std::size_t bytes);
 struct FreeBlock {

@@ -9,7 +9,6 @@
 
 #include <halftone/core/factory.h>
 
-#include "../fixtures_directory.h"
 #include "../support.h"
 
 namespace halftone::test {

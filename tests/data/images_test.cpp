@@ -1,14 +1,363 @@
-// Hostile files: every prefix, every flipped bit of a PNG, a sweep of random edits, sizes that
-// exceed the memory, and the errors of stb_image 2.27 that images.cpp prevents. The sweeps
-// find most under the sanitizers.
+// read_image and write_png: good files against Pillow, round trips, and the messages.
 #include <zlib.h>
 
 #include <doctest/doctest.h>
 
 #include <halftone/core/memory.h>
+#include <halftone/core/tensor.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/data/images.h>
 
 #include "image_fixtures.h"
+
+namespace halftone::test::image_test {
+
+using data::Channels, data::read_image, data::write_png;
+
+TEST_CASE("read_image decodes what Pillow decodes") {
+  const nlohmann::json& decoded = expected_images().at("decoded");
+  CHECK(decoded.size() == 12);
+  for (const auto& [name, described] : decoded.items()) {
+    CAPTURE(name);
+    const Tensor image = read_image(image_fixture(name)), expected = image_of(described);
+    CHECK(image.dtype() == u8);
+    REQUIRE(image.shape() == expected.shape());
+    const bool exact = name.ends_with(".png");
+    // Other JPEG decoders round and upsample chroma differently: near the sharp edge of such a
+    // small picture that is a few levels.
+    CHECK(largest_difference(image, expected) <= (exact ? 0 : 16));
+  }
+}
+
+TEST_CASE("read_image also gives gray images") {
+  const Tensor grey = read_image(image_fixture("grey.png"), {.channels = Channels::gray}),
+               rgb = read_image(image_fixture("grey.png")),
+               mixed = read_image(image_fixture("rgb.png"), {.channels = Channels::gray});
+  REQUIRE(grey.shape() == Shape{12, 17, 1});
+  for (int64_t y : {0, 5, 11})
+    for (int64_t x : {0, 8, 16}) {
+      CHECK(grey.at({y, x, 0}) == rgb.at({y, x, 0}));
+      CHECK(std::abs(grey.at({y, x, 0}) - mixed.at({y, x, 0})) <= 1);
+    }
+  const Tensor jpeg = read_image(image_fixture("half.jpg"), {.channels = Channels::gray});
+  CHECK(jpeg.shape() == Shape{12, 17, 1});
+}
+
+TEST_CASE("write_png writes what read_image reads") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "x.png";
+  const Tensor image = image_of(expected_images().at("image"));
+  write_png(path, image);
+  CHECK(largest_difference(read_image(path), image) == 0);
+
+  const Tensor grey = image_of(expected_images().at("grey"));
+  write_png(path, grey);
+  CHECK(largest_difference(read_image(path, {.channels = Channels::gray}), grey) == 0);
+  write_png(path, views::reshaped(grey, {grey.size(0), grey.size(1)}));
+  CHECK(largest_difference(read_image(path, {.channels = Channels::gray}), grey) == 0);
+
+  // A part of a larger image: other strides, and an offset.
+  const Tensor part = views::slice(views::slice(image, 0, 2, 5), 1, 3, 7);
+  write_png(path, part);
+  CHECK(largest_difference(read_image(path), views::contiguous(part)) == 0);
+}
+
+TEST_CASE("write_png explains what it cannot write") {
+  const TemporaryDirectory directory;
+  CHECK(contains(message_of<FormatError>([&] {
+                   write_png(directory / "no" / "x.png", zeros({2, 2, 3}, u8));
+                 }),
+                 "[write_png] cannot write " + (directory / "no" / "x.png").string()));
+  CHECK(message_of<DTypeError>([&] {
+          write_png(directory / "x.png", zeros({2, 2, 3}));
+        }) ==
+        "[write_png] not an image of bytes: it is [2, 2, 3] f32. Pass u8 [height, width, "
+        "channels].");
+  CHECK(message_of<ShapeError>([&] {
+          write_png(directory / "x.png", zeros({2, 2, 2}, u8));
+        }) ==
+        "[write_png] no PNG has 2 channels: the image is [2, 2, 2] u8. Pass 1, 3 or 4 channels, "
+        "last.");
+  CHECK(message_of<ShapeError>([&] {
+          write_png(directory / "x.png", zeros({0, 2, 3}, u8));
+        }) ==
+        "[write_png] not an image: it has 3 dimensions and 0 elements. Pass u8 [height, width, "
+        "channels].");
+  CHECK(contains(message_of<ShapeError>([&] { write_png(directory / "x.png", Tensor()); }),
+                 "it is undefined"));
+}
+
+TEST_CASE("read_image names the file that it cannot read") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "x.png";
+  const std::string name = path.string();
+  CHECK(message_of<FormatError>([&] { read_image(path); }) ==
+        "[read_image] no such file: " + name + ". Check the path.");
+  write_file(path, "");
+  CHECK(message_of<FormatError>([&] { read_image(path); }) ==
+        "[read_image] the file is empty: " + name + ". Fetch the file again.");
+  write_file(path, "GIF89a and so on");
+  CHECK(message_of<FormatError>([&] { read_image(path); }) ==
+        "[read_image] not an image: " + name +
+            ": it is neither JPEG nor PNG. Pass a JPEG or PNG file, whatever its extension.");
+  CHECK(message_of<FormatError>([&] { read_image(directory.path()); }) ==
+        "[read_image] not a file: " + directory.path().string() +
+            " is a directory. Name a regular file.");
+  CHECK(contains(message_of<FormatError>([] { read_image("/dev/zero"); }),
+                 "/dev/zero is a device or a pipe"));
+  CHECK(contains(message_of<FormatError>([&] { read_image(path / "below"); }), "x.png/below"));
+  write_file(path, read_file(image_fixture("rgb.png")));
+  CHECK(message_of<FormatError>([&] { read_image(path, {.max_file_bytes = 100}); }) ==
+        "[read_image] the file is too large: " + name +
+            " has more than 100 bytes. Raise the limit if it is meant to be so.");
+  CHECK(message_of<FormatError>([&] { read_image(path, {.max_pixels = 203}); }) ==
+        "[read_image] the image is too large: " + name +
+            " promises 12 x 17 pixels, the limits are 203 in all and 65535 per side. Raise "
+            "max_pixels if it is meant to be so.");
+  CHECK(read_image(path, {.max_pixels = 204}).numel() == 612);
+}
+
+TEST_CASE("read_image detects the format by content, not by extension") {
+  const TemporaryDirectory directory;
+  write_file(directory / "png.jpg", read_file(image_fixture("rgb.png")));
+  CHECK(largest_difference(read_image(directory / "png.jpg"),
+                           read_image(image_fixture("rgb.png"))) == 0);
+}
+
+TEST_CASE("a truncated JPEG is an error unless the caller accepts it") {
+  const TemporaryDirectory directory;
+  const std::string whole = read_file(image_fixture("full.jpg"));
+  write_file(directory / "x.jpg", whole.substr(0, whole.size() - 60));
+  CHECK(message_of<FormatError>([&] { read_image(directory / "x.jpg"); }) ==
+        "[read_image] truncated image: " + (directory / "x.jpg").string() +
+            ": it ends before its end marker. Fetch the file again.");
+  const Tensor image = read_image(directory / "x.jpg", {.accept_truncated = true}),
+               expected = read_image(image_fixture("full.jpg"));
+  REQUIRE(image.shape() == expected.shape());
+  CHECK(image.at({0, 0, 0}) == expected.at({0, 0, 0}));   // the start is decoded
+  write_file(directory / "y.jpg", whole.substr(0, 100));  // before any pixel
+  CHECK(contains(
+      message_of<FormatError>([&] { read_image(directory / "y.jpg", {.accept_truncated = true}); }),
+      "truncated image"));
+}
+
+TEST_CASE("images are charged to the scope of the caller, and all memory is freed") {
+  const MemoryReport before = memory_report();
+  {
+    const MemoryScope scope(MemoryUse::input);
+    const Tensor image = read_image(image_fixture("rgb.png"));
+    CHECK(memory_report().now_of(MemoryUse::input) - before.now_of(MemoryUse::input) ==
+          12 * 17 * 3);
+  }
+  CHECK(memory_report().now == before.now);
+}
+
+}  // namespace halftone::test::image_test
+
+// image_folder and ImageFiles: order and classes, transforms that do not depend on workers, broken
+// files, messages.
+
+namespace halftone::test::image_folder_test {
+
+using namespace halftone::data;
+namespace fs = std::filesystem;
+
+namespace {
+/// An image of one color.
+void write_image(const fs::path& path, int level, int64_t height = 4, int64_t width = 4) {
+  fs::create_directories(path.parent_path());
+  write_png(path, full({height, width, 3}, level, u8));
+}
+
+Tensor bytes_as_they_are(const Tensor& image, Generator&) { return image; }
+
+/// The first byte of each image of an epoch, and the labels.
+std::vector<std::pair<int64_t, int64_t>> epoch_of(DataLoader& loader) {
+  std::vector<std::pair<int64_t, int64_t>> samples;
+  for (const auto& [images, labels] : loader)
+    for (int64_t i = 0; i < labels.size(0); ++i)
+      samples.emplace_back(int64_t(images.at({i, 0, 0, 0})), labels.data<int64_t>()[i]);
+  return samples;
+}
+
+std::vector<int64_t> all_of(const Dataset& dataset) {
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < dataset.size(); ++i) indices.push_back(i);
+  return indices;
+}
+}  // namespace
+
+TEST_CASE("image_folder numbers classes by name and finds images at any depth") {
+  const TemporaryDirectory root;
+  write_image(root / "dog" / "b.png", 1);
+  write_image(root / "dog" / "a.PNG", 2);
+  write_image(root / "dog" / "more" / "0.png", 3);
+  write_image(root / "Cat" / "z.png", 4);
+  write_image(root / ".cache" / "x.png", 5);
+  write_image(root / "dog" / ".thumbnails" / "x.png", 6);
+  write_image(root / "dog" / "._a.png", 7);
+  write_image(root / "top.png", 8);
+  write_file(root / "dog" / "notes.txt", "not an image");
+  fs::create_directories(root / "dog" / "folder.png");
+
+  const ImageFiles dataset = image_folder(root.path(), {.transform = bytes_as_they_are});
+  CHECK(dataset.class_names() == std::vector<std::string>{"Cat", "dog"});
+  CHECK(dataset.size() == 4);
+  const auto [images, labels] = dataset.batch(all_of(dataset));
+  CHECK(images.shape() == Shape{4, 4, 4, 3});
+  CHECK(labels.to_vector<int64_t>() == std::vector<int64_t>{0, 1, 1, 1});
+  std::vector<int64_t> levels;
+  for (int64_t i = 0; i < 4; ++i) levels.push_back(int64_t(images.at({i, 0, 0, 0})));
+  CHECK(levels == std::vector<int64_t>{4, 2, 1, 3});
+
+  fs::remove(root / "dog" / "folder.png");
+  write_image(root / "dog" / "more" / "upper.PNG", 9);
+  const ImageFiles some = image_folder(root.path() / "dog", {.extensions = {".PNG"}});
+  CHECK(some.class_names() == std::vector<std::string>{"more"});
+  CHECK(some.size() == 2);  // extensions in either case
+}
+
+TEST_CASE("without a transform image_folder gives floats on [0, 1]") {
+  const TemporaryDirectory root;
+  write_image(root / "a" / "x.png", 51, 2, 3);
+  const ImageFiles dataset = image_folder(root.path());
+  const Tensor images = dataset.batch(all_of(dataset)).inputs;
+  CHECK(images.shape() == Shape{1, 3, 2, 3});
+  CHECK(images.to_vector<float>() == std::vector<float>(18, 51.0f / 255.0f));
+  CHECK(dataset.batch({}).targets.shape() == Shape{0});
+}
+
+TEST_CASE("random transforms give the same epoch with any number of workers") {
+  const TemporaryDirectory root;
+  for (int i = 0; i < 12; ++i) {
+    const fs::path path = root / (i % 2 ? "a" : "b") / (std::to_string(i) + ".png");
+    fs::create_directories(path.parent_path());
+    write_file(path, read_file(image_fixture("rgb.png")));
+  }
+  const ImageFiles dataset = image_folder(
+      root.path(),
+      {.transform = Compose{{RandomResizedCrop{6}, RandomHorizontalFlip{},
+                             ColorJitter{.brightness = 0.5, .contrast = 0.5, .saturation = 0.5},
+                             Normalize{}}}});
+  std::vector<std::vector<float>> epochs[3];
+  const int workers[] = {0, 1, 4};
+  for (int i = 0; i < 3; ++i) {
+    DataLoader loader(dataset,
+                      {.batch_size = 5, .shuffle = true, .workers = workers[i], .seed = 3});
+    for (int epoch = 0; epoch < 2; ++epoch)
+      for (const auto& [images, labels] : loader) epochs[i].push_back(images.to_vector<float>());
+  }
+  CHECK(epochs[0].size() == 6);
+  CHECK(epochs[0] == epochs[1]);
+  CHECK(epochs[0] == epochs[2]);
+  CHECK(epochs[0][0] != epochs[0][3]);
+}
+
+TEST_CASE("a broken file is an error that names it, or is replaced") {
+  const TemporaryDirectory root;
+  for (int i = 0; i < 8; ++i)
+    write_image(root / ("class" + std::to_string(i / 4)) / (std::to_string(i) + ".png"), i);
+  write_file(root / "class0" / "3.png", "not an image");
+  write_file(root / "class1" / "7.png", "");
+  ImageFolderOptions options{.transform = bytes_as_they_are};
+  {
+    DataLoader loader(image_folder(root.path(), options), {.batch_size = 2});
+    int64_t seen = 0;
+    const std::string message = message_of<FormatError>([&] {
+      for (const Batch& batch : loader) seen += batch.targets.size(0);
+    });
+    CHECK(contains(message, "[read_image] not an image: " + (root / "class0" / "3.png").string()));
+    CHECK(seen == 2);
+  }
+  options.broken = BrokenFiles::replace;
+  for (const int workers : {0, 1, 4}) {
+    const auto dataset = std::make_shared<const ImageFiles>(image_folder(root.path(), options));
+    CHECK(dataset->broken_files().empty());
+    DataLoader loader(dataset, {.batch_size = 2, .workers = workers});
+    CHECK(epoch_of(loader) == std::vector<std::pair<int64_t, int64_t>>{
+                                  {0, 0}, {1, 0}, {2, 0}, {4, 1}, {4, 1}, {5, 1}, {6, 1}, {0, 0}});
+    const std::vector<std::string> broken{(root / "class0" / "3.png").string(),
+                                          (root / "class1" / "7.png").string()};
+    CHECK(dataset->broken_files() == broken);
+    CHECK(dataset->find_broken_files() == broken);
+  }
+  for (int i = 0; i < 8; ++i)
+    write_file(root / ("class" + std::to_string(i / 4)) / (std::to_string(i) + ".png"), "");
+  const ImageFiles none = image_folder(root.path(), options);
+  CHECK(message_of<FormatError>([&] { none.batch(all_of(none)); }) ==
+        "[ImageFiles] none of the 8 files can be decoded, the first is " +
+            (root / "class0" / "0.png").string() + ". Read one with read_image() to see why.");
+}
+
+TEST_CASE("images of a batch must agree in size") {
+  const TemporaryDirectory root;
+  write_image(root / "a" / "1.png", 1, 4, 4);
+  write_image(root / "a" / "2.png", 2, 4, 5);
+  const ImageFiles dataset = image_folder(root.path());
+  CHECK(message_of<ShapeError>([&] { dataset.batch(all_of(dataset)); }) ==
+        "[ImageFiles] samples of a batch differ: sample 0 is [3, 4, 4] f32, sample 1 is [3, 4, 5] "
+        "f32. End the transform with one size for all, such as Resize and CenterCrop.");
+  const ImageFiles nothing =
+      image_folder(root.path(), {.transform = [](const Tensor&, Generator&) { return Tensor(); }});
+  CHECK(contains(message_of<ShapeError>([&] { nothing.batch(all_of(nothing)); }),
+                 "the transform gives nothing, or not on the CPU: sample 0"));
+  CHECK(contains(message_of<UsageError>([&] {
+                   const int64_t index = 2;
+                   dataset.batch({&index, 1});
+                 }),
+                 "[Dataset] there is no sample 2: the dataset has 2"));
+}
+
+TEST_CASE("image_folder explains what is missing") {
+  const TemporaryDirectory root;
+  const std::string name = root.path().string();
+  CHECK(message_of<FormatError>([&] { image_folder(root / "none"); }) ==
+        "[image_folder] no directory " + name +
+            "/none. Pass the directory that has one sub-directory per class.");
+  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+        "[image_folder] no classes in " + name +
+            ": it has no sub-directories. Put the images of each class into one of its own.");
+  fs::create_directories(root / "empty");
+  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+        "[image_folder] a class without images: " + name +
+            "/empty has no file with one of the extensions. Remove it, or name them in "
+            "ImageFolderOptions::extensions.");
+  CHECK(message_of<UsageError>([] {
+          ImageFiles({{"x.png", 2}}, {"a", "b"});
+        }) ==
+        "[ImageFiles] label out of range: x.png has label 2 of 2 classes. Number classes from 0.");
+}
+
+TEST_CASE("image_folder refuses a directory that is one level too high") {
+  const TemporaryDirectory root;
+  for (const char* part : {"train", "Test"})
+    for (const char* shape : {"circle", "square"}) write_image(root / part / shape / "1.png", 1);
+  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+        "[image_folder] the classes in " + root.path().string() +
+            " would be Test, train, which are parts of a dataset. Pass one of them, such as " +
+            (root / "Test").string() + ".");
+  CHECK(image_folder(root / "train").class_names() == std::vector<std::string>{"circle", "square"});
+  write_image(root / "train" / "2.png", 1);  // images of a class that is called so
+  CHECK(image_folder(root.path()).class_names() == std::vector<std::string>{"Test", "train"});
+}
+
+TEST_CASE("ImageFiles frees all memory") {
+  const TemporaryDirectory root;
+  write_image(root / "a" / "1.png", 1);
+  const MemoryReport before = memory_report();
+  {
+    const ImageFiles dataset = image_folder(root.path());
+    DataLoader loader(dataset, {.workers = 2});
+    for (const Batch& batch : loader) CHECK(batch.inputs.storage()->use() == MemoryUse::input);
+  }
+  CHECK(memory_report().now == before.now);
+}
+
+}  // namespace halftone::test::image_folder_test
+
+// Hostile files: every prefix, every flipped bit of a PNG, a sweep of random edits, sizes that
+// exceed the memory, and the errors of stb_image 2.27 that images.cpp prevents. The sweeps
+// find most under the sanitizers.
 
 namespace halftone::test::image_hostile_test {
 namespace {

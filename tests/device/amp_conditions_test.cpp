@@ -6,7 +6,6 @@
 #include <halftone/core/captured_step.h>
 
 #include "device_cases.h"
-#include "gpu.h"
 
 namespace halftone::test::amp_conditions_test {
 namespace {

@@ -9,8 +9,6 @@
 #include <halftone/policy/quantizer_json.h>
 
 #include "device_cases.h"
-#include "gpu.h"
-#include "policies_directory.h"
 #include "support.h"
 
 namespace halftone::test::capture_test {

@@ -3,9 +3,13 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <doctest/doctest.h>
+
+#include <halftone/core/backend.h>
 #include <halftone/halftone.h>
 #include <halftone/policy/policy_file.h>
 
@@ -72,6 +76,18 @@ inline bool equal_bits(const optim::NamedTensors& a, const optim::NamedTensors& 
   for (const auto& [name, x] : a)
     if (!b.contains(name) || !equal_bits(x, b.at(name))) return false;
   return true;
+}
+
+// Tests of features that only a GPU has. On a machine without a GPU each test prints its name and
+// that it was skipped; the emulated GPU of tests/cuda_emulation runs them all.
+
+/// Returns the first GPU. Without a GPU it returns none and prints that with the name of the test.
+inline std::optional<Device> gpu_or_skip() {
+  for (const BackendStatus& status : backend_statuses())
+    if (status.name == "cuda" && status.backend) return Device::cuda();
+  const doctest::TestCaseData* const running = doctest::getContextOptions()->currentTest;
+  MESSAGE("skipped, there is no GPU: ", std::string(running ? running->m_name : "?"));
+  return std::nullopt;
 }
 
 }  // namespace halftone::test

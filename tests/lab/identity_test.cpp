@@ -1,14 +1,22 @@
 // Identities of runs: hashes of data and states, differences between two, and results of finished
 // runs that are read back.
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <sstream>
 
+#include <doctest/doctest.h>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
+#include <halftone/data/dataset.h>
+#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/workload.h>
+#include <halftone/nn/nn.h>
 #include <halftone/policy/policy_file.h>
 
 #include "lab/runs.h"
@@ -224,3 +232,246 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
 
 }  // namespace
 }  // namespace halftone::test::identity_test
+
+// Folders of runs: the recorded identity, a repetition with the same weights, differences by name;
+// and folders that no run has written, refused field by field.
+
+namespace halftone::test::rerun_test {
+namespace {
+
+using policy::Json;
+
+/// A run of five steps in its own folder.
+struct Folder {
+  TemporaryDirectory directory;
+  std::filesystem::path path;
+  Json summary;
+  explicit Folder(lab::RunOptions options = {}) {
+    options.workload = "small", options.policies = {"amp-bf16"}, options.seeds = {3};
+    options.steps = 5, options.out = directory.path();
+    std::ostringstream progress;
+    lab::run(options, small(), progress);
+    path = directory.path() / "small-amp-bf16-3";
+    summary = Json::parse(read_file(path / "summary.json"));
+  }
+  /// The message for a summary with one changed entry; its beginning is checked.
+  std::string refusal(const std::string& pointer, const Json& value) const {
+    Json changed = summary;
+    if (value.is_discarded()) changed = changed.patch({{{"op", "remove"}, {"path", pointer}}});
+    else changed[Json::json_pointer(pointer)] = value;
+    write_file(path / "summary.json", changed.dump());
+    const std::string message = message_of<FormatError>([&] { lab::read_run("rerun", path); });
+    const std::string where = "[rerun] " + (path / "summary.json").string() + ": ";
+    CHECK(message.starts_with(where));
+    CHECK(message.ends_with("make it anew with halftone-lab run."));
+    return message.size() < where.size() ? "accepted" : message.substr(where.size());
+  }
+};
+
+TEST_CASE("a run does not write after the log of one that was killed") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "small-amp-bf16-3", log = path / "metrics.jsonl";
+  lab::RunOptions options{.workload = "small", .policies = {"amp-bf16"}, .seeds = {3}, .steps = 5};
+  options.out = directory.path();
+  std::ostringstream progress;
+  std::filesystem::create_directories(path / "checkpoints");
+  write_file(log, "{\"step\":1,\"train/loss\":2}\n");
+  const std::string message = message_of<UsageError>([&] { lab::run(options, small(), progress); });
+  CHECK(contains(message, "[run] an unfinished run has left metrics.jsonl in " + path.string()));
+  CHECK(contains(message, "Set .set_aside"));
+  CHECK(read_file(log) == "{\"step\":1,\"train/loss\":2}\n");
+  options.set_aside = true;
+  lab::run(options, small(), progress);
+  CHECK(read_file(path / "old-1/metrics.jsonl") == "{\"step\":1,\"train/loss\":2}\n");
+  CHECK_FALSE(read_file(log).starts_with("{\"step\":1,\"train/loss\":2}\n"));
+  CHECK(std::filesystem::exists(path / "summary.json"));
+}
+
+TEST_CASE("a run's telemetry begins at a step, and an earlier run must have begun there") {
+  const TemporaryDirectory directory;
+  lab::RunOptions options{.workload = "small", .policies = {"amp-bf16"}, .seeds = {3}, .steps = 6};
+  options.probe = 2, options.probe_from = 1, options.out = directory.path();
+  std::ostringstream progress;
+  lab::run(options, small(), progress);
+  const std::string lines = read_file(directory / "small-amp-bf16-3/probe.jsonl");
+  for (int step = 0; step < 6; ++step)
+    CHECK(contains(lines, "\"step\":" + std::to_string(step) + ",") == (step % 2 == 1));
+  lab::run(options, small(), progress);
+  options.probe_from = 0;
+  CHECK(contains(message_of<UsageError>([&] { lab::run(options, small(), progress); }),
+                 "probe_from: 1 there, 0 here"));
+}
+
+TEST_CASE("a run says what it was, and its folder repeats it") {
+  const Folder run({.probe = 2, .choices = {.lr = 0.03, .optimizer = "sgd", .schedule = "cosine"}});
+  for (const std::string_view field : lab::identity_fields()) {
+    CAPTURE(field);
+    CHECK(run.summary.contains(std::string(field)));
+  }
+  CHECK(run.summary["optimizer"]["class"] == "Sgd");
+  CHECK(run.summary["optimizer"]["options"]["momentum"] == 0.9);
+  CHECK(run.summary["data"]["samples"] == 24);
+  CHECK(run.summary["from"].is_null());
+  const lab::RecordedRun read = lab::read_run("rerun", run.path);
+  CHECK(read.options.choices.lr == 0.03);
+  CHECK(read.options.seeds == std::vector<uint64_t>{3});
+  std::ostringstream progress;
+  const lab::RunResult again = lab::run(read.options, small(), progress).at(0);
+  CHECK(again.weights_hash == read.weights_hash);
+  CHECK(lab::differences(read.summary, Json::parse(again.summary)).empty());
+}
+
+TEST_CASE("a run reads its policy once, whatever the number of seeds") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path mine = directory.path() / "mine.json";
+  write_file(mine, R"({"halftone_policy": 1, "name": "mine", "extends": "amp-bf16",
+                       "rules": [{"match": {"op": "linear"}, "input": "e4m3"}]})");
+  lab::RunOptions options{
+      .workload = "small", .policies = {mine.string()}, .seeds = {3, 4}, .steps = 2};
+  options.out = directory.path() / "runs";
+  std::ostringstream progress;
+  const int64_t before = policy::files_read();
+  CHECK(lab::run(options, small(), progress).size() == 2);
+  CHECK(policy::files_read() - before == 1);
+}
+
+TEST_CASE("a run from an earlier one's state ends elsewhere, and says where it began") {
+  const Folder first({.choices = {.optimizer = "sgd"}});
+  const Folder later({.choices = {.optimizer = "sgd", .from = first.path}});
+  CHECK(later.summary["from"]["hash"].get<std::string>().size() == 16);
+  CHECK(later.summary["weights_hash"] != first.summary["weights_hash"]);
+  const lab::RecordedRun read = lab::read_run("rerun", later.path);
+  CHECK(read.options.choices.from == first.path);
+  std::ostringstream progress;
+  CHECK(lab::run(read.options, small(), progress).at(0).weights_hash == read.weights_hash);
+}
+
+TEST_CASE("what differs is named, field by field") {
+  const Folder run;
+  Json other = run.summary;
+  other["threads"] = 77, other["processor"] = nullptr, other["data"]["hash"] = "x";
+  other["policy"] = "of another name";
+  const std::string threads = run.summary["threads"].dump();
+  CHECK(lab::differences(other, run.summary) ==
+        std::vector<std::string>{
+            "data.hash: x there, " + run.summary["data"]["hash"].get<std::string>() + " here",
+            "threads: 77 there, " + threads + " here",
+            "processor: unknown there, " + run.summary["processor"].get<std::string>() + " here"});
+}
+
+TEST_CASE("a hash of data sees every sample, and not how they are batched") {
+  manual_seed(1);
+  const Tensor x = randn({3000, 2}), y = randn({3000});
+  const std::string whole = lab::hash_of(data::TensorDataset(x, y));
+  CHECK(whole == lab::hash_of(data::TensorDataset(x.clone(), y.clone())));
+  const Tensor other = x.clone();
+  other.data<float>()[5999] += 1;
+  CHECK(whole != lab::hash_of(data::TensorDataset(other, y)));
+}
+
+TEST_CASE("every field of a summary is checked") {
+  const Folder run;
+  const Json gone(Json::value_t::discarded);
+  const auto begins = [&](const char* pointer, const Json& value, const char* message) {
+    CAPTURE(pointer);
+    CHECK(run.refusal(pointer, value).find(message) == 0);
+  };
+  begins("/format", 2, "/: the format is 2, and this program reads 1.");
+  begins("/format", gone, "/: the entry \"format\" is missing.");
+  begins("/workload", 3, "/workload: expected a text, got a number.");
+  begins("/seed", -1, "/seed: expected a whole number from 0");
+  begins("/seed", 1.5, "/seed: expected a whole number from 0");
+  begins("/steps", 0, "/steps: expected a whole number from 1 to");
+  begins("/steps", 1e300, "/steps: expected a whole number from 1 to");
+  begins("/lr", 0, "/lr: expected a number above 0, got 0.");
+  begins("/lr", "much", "/lr: expected a number, got a text.");
+  begins("/optimizer", nullptr, "/optimizer: expected an object.");
+  begins("/optimizer/named", "adamx", "/optimizer/named: there is no choice named \"adamx\". Did");
+  begins("/schedule/named", Json::array(), "/schedule/named: expected a text, got a list.");
+  begins("/from", Json::object(), "/from: the entry \"path\" is missing.");
+  begins("/from", Json{{"path", ""}, {"hash", "0"}}, "/from/path: expected a path");
+  begins("/from", Json{{"path", "x"}, {"hash", "0"}}, "/from/hash: expected 16 hexadecimal digits");
+  begins("/weights_hash", "\x1b[2J",
+         "/weights_hash: expected 16 hexadecimal digits, got \"\\x1b[2J\"");
+  begins("/policy_hash", true, "/policy_hash: expected a text, got true or false.");
+  const auto refusal_of_text = [&](const std::string& text) {
+    write_file(run.path / "summary.json", text);
+    return message_of<FormatError>([&] { lab::read_run("rerun", run.path); });
+  };
+  CHECK(refusal_of_text("{\"format\": 1").find("it is not JSON.") != std::string::npos);
+  CHECK(refusal_of_text("[]").find("expected an object.") != std::string::npos);
+  CHECK(refusal_of_text("{\"seed\": 1, \"seed\": 1}").find("twice") != std::string::npos);
+}
+
+TEST_CASE("a damaged folder is refused with a FormatError or read, nothing else") {
+  const Folder run;
+  std::mt19937 random(5);
+  for (const char* name : {"summary.json", "policy.json"}) {
+    const std::string whole = read_file(run.path / name);
+    int refused = 0;
+    for (int i = 0; i < 300; ++i) {
+      write_file(run.path / name, mutated(whole, random));
+      refused += message_of<FormatError>([&] { lab::read_run("rerun", run.path); }).empty() ? 0 : 1;
+    }
+    CHECK(refused > 100);
+    write_file(run.path / name, whole);
+  }
+}
+
+TEST_CASE("a folder without a summary, and one with another policy, are errors") {
+  const Folder run;
+  CHECK(message_of<FormatError>([&] {
+          lab::read_run("rerun", run.directory.path());
+        }).find("summary.json: the file is missing. Give the folder of a run") !=
+        std::string::npos);
+  write_file(run.path / "policy.json", R"({"halftone_policy": 1, "name": "p", "extends": "fp32"})");
+  CHECK(message_of<FormatError>([&] {
+          lab::read_run("rerun", run.path);
+        }).find("policy.json: its hash is ") != std::string::npos);
+  write_file(run.path / "policy.json", "{");
+  CHECK(message_of<FormatError>([&] { lab::read_run("rerun", run.path); }).find("policy.json: ") !=
+        std::string::npos);
+}
+
+TEST_CASE("choices that do not exist are refused, with the nearest") {
+  const auto refusal = [](const lab::Choices& choices) {
+    lab::Workload work = lab::make_workload("small", 0, small());
+    return message_of<UsageError>([&] { lab::choose(work, choices); });
+  };
+  CHECK(refusal({.optimizer = "adamv"}).find("Did you mean \"adamw\"?") != std::string::npos);
+  CHECK(refusal({.schedule = "cosin"}).find("Did you mean \"cosine\"?") != std::string::npos);
+  CHECK(refusal({.lr = -1}).find("[run] the learning rate is -1.") == 0);
+  CHECK(refusal({.lr = NAN}).find("[run] the learning rate is nan.") == 0);
+  const Folder run;
+  CHECK(message_of<UsageError>([&] {
+          lab::trained_state(run.path.string() + "x");
+        }).find("Did you mean \"small-amp-bf16-3\"?") != std::string::npos);
+}
+
+TEST_CASE("every optimizer and schedule of the lists trains") {
+  for (const std::string_view name : lab::optimizer_names()) {
+    CAPTURE(name);
+    std::ostringstream progress;
+    const lab::RunResult result =
+        lab::run({.workload = "small",
+                  .policies = {"fp32"},
+                  .steps = 2,
+                  .choices = {.optimizer = std::string(name), .schedule = "warm_up_cosine"}},
+                 small(), progress)
+            .at(0);
+    CHECK(std::isfinite(result.loss));
+  }
+  for (const std::string_view name : lab::schedule_names())
+    for (const int64_t steps : {1, 2, 50}) {
+      lab::Workload work = lab::make_workload("small", 0, small());
+      lab::choose(work, {.schedule = std::string(name)});
+      const optim::LrSchedule schedule = work.schedule(steps);
+      for (int64_t step = 0; step < steps; ++step) {
+        CHECK(schedule.at(step) >= 0);
+        CHECK(schedule.at(step) <= 1);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace halftone::test::rerun_test

@@ -1,14 +1,16 @@
 // Data of the report: runs in groups, differences paired by seed, surveys added up, curves, and
 // missing series.
-#include <doctest/doctest.h>
-
+#include <algorithm>
 #include <cmath>
 
+#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include <halftone/lab/report/report.h>
+#include <halftone/lab/table.h>
 
-#include "lab/run_files/summaries.h"
+#include "lab/pages.h"
+#include "lab/runs.h"
 #include "support.h"
 
 namespace halftone::test::report_data_test {
@@ -411,3 +413,396 @@ TEST_CASE("sums alone have the statistics of a survey") {
 
 }  // namespace
 }  // namespace halftone::test::report_data_test
+
+// The report's panels, read as tables: each number is compared with a plain computation from the
+// data that this file writes.
+
+namespace halftone::test::report_panels_test {
+namespace {
+
+using lab::ReportData;
+using lab::ReportGroup;
+using lab::ReportRun;
+using policy::Role;
+using Cells = std::vector<std::string>;
+
+ReportRun run_of(int64_t seed, double loss, double milliseconds = 1) {
+  ReportRun run{.folder = "run", .seed = seed};
+  run.summary.numbers = {{"loss", loss}, {"milliseconds_per_step", milliseconds}};
+  return run;
+}
+
+ReportGroup group_of(const std::string& label, std::vector<ReportRun> runs, int style = 0) {
+  ReportGroup group{.label = label, .policy = label, .workload = "w", .style = style};
+  group.runs = std::move(runs);
+  return group;
+}
+
+/// A group of runs of a sweep's cell.
+ReportGroup cell_of(std::map<std::string, std::string> values, std::vector<ReportRun> runs,
+                    int style = 0) {
+  ReportGroup group = group_of("cell " + std::to_string(style), std::move(runs), style);
+  group.cell = {"p", std::move(values)};
+  return group;
+}
+
+lab::ReportTensor tensor_of(double count, double to_zero, double sum_e2, const char* quantizer) {
+  lab::ReportTensor tensor;
+  SurveySums& s = tensor.survey.sums;
+  s.count = count, s.to_zero = to_zero, s.sum_x2 = count, s.sum_e2 = sum_e2;
+  tensor.survey.binade[149] = count;
+  tensor.quantizer = quantizer;
+  if (*quantizer) tensor.by_step[0] = s;
+  return tensor;
+}
+
+/// Returns the tables of a panel, which must be well-formed.
+std::vector<HtmlTable> tables_of(const std::string& panel) {
+  CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
+  return html_tables(panel);
+}
+
+std::string cell(const HtmlTable& table, std::size_t row, const std::string& head) {
+  const auto at = std::ranges::find(table.at(0), head);
+  REQUIRE(at != table[0].end());
+  return table.at(row).at(std::size_t(at - table[0].begin()));
+}
+
+TEST_CASE("summary: means, ranges, pairs by seed, medians and sums") {
+  ReportData data;
+  data.groups.push_back(group_of("base", {run_of(0, 2, 5), run_of(1, 4, 1), run_of(2, 6, 3)}));
+  data.groups.push_back(group_of("other", {run_of(2, 9, 8), run_of(0, 3, 2)}, 1));
+  data.groups[0].runs[0].summary.numbers["skipped_steps"] = 3;
+  data.groups[0].runs[2].summary.numbers["skipped_steps"] = 4;
+  data.groups[1].runs[0].summary.bytes_at_peak = {{"parameter", 1 << 20}, {"activation", 3 << 20}};
+  data.groups[1].runs[0].summary.texts["policy_hash"] = "abcd";
+  const auto tables = tables_of(lab::summary_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 3);
+  CHECK(table[1][0] == "base");
+  CHECK(cell(table, 1, "seeds") == "0, 1, 2");
+  CHECK(cell(table, 1, "final loss") == "4");
+  CHECK(cell(table, 1, "least to largest") == "2 to 6");
+  CHECK(cell(table, 1, "against base") == "");
+  CHECK(cell(table, 1, "ms per step") == "3");
+  CHECK(cell(table, 1, "skipped") == "7");
+  CHECK(cell(table, 1, "peak MiB") == "-");
+  CHECK(cell(table, 2, "final loss") == "6");
+  // Both pairs differ by a half of the base's loss: no spread.
+  CHECK(cell(table, 2, "against base") == "+50 ± 0 %");
+  CHECK(cell(table, 2, "skipped") == "-");
+  CHECK(cell(table, 2, "peak MiB") == "4");
+  CHECK(cell(table, 2, "hash of the policy") == "abcd");
+}
+
+TEST_CASE("summary: a group without losses has dashes, and each workload has a table") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {ReportRun{.folder = "x", .seed = {}}}));
+  data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  data.groups[1].workload = "v";
+  const auto tables = tables_of(lab::summary_panel(data));
+  REQUIRE(tables.size() == 2);
+  CHECK(cell(tables[0], 1, "final loss") == "-");
+  CHECK(cell(tables[0], 1, "ms per step") == "-");
+  CHECK(cell(tables[1], 1, "least to largest") == "-");  // of one run
+}
+
+TEST_CASE("summary: the cells of a sweep are a curve over each axis of numbers") {
+  ReportData data;
+  const auto both = [](const char* rate, const char* kind) {
+    return std::map<std::string, std::string>{{"a.lr", rate}, {"kind", kind}};
+  };
+  data.groups.push_back(cell_of(both("-1e-3", "x"), {run_of(0, 3), run_of(1, 4)}));
+  data.groups.push_back(cell_of(both("2", "x"), {run_of(0, 5), run_of(1, 6)}, 1));
+  data.groups.push_back(cell_of(both("2", "y"), {run_of(0, 7)}, 2));  // no second value
+  data.groups.push_back(group_of("amp-bf16", {run_of(0, 8)}, 3));
+  const std::string panel = lab::summary_panel(data);
+  CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
+  CHECK(contains(panel, "final loss over lr"));
+  CHECK_FALSE(contains(panel, "final loss over kind"));     // not numbers
+  CHECK(contains(panel, "<title>p, kind=x, -0.001: 3.5"));  // means of two seeds
+  CHECK(contains(panel, "<title>p, kind=x, 2: 5.5"));
+  CHECK_FALSE(contains(panel, "<title>p, kind=y"));  // one value is not a curve
+}
+
+TEST_CASE("summary: figures name a sweep's cells by what differs") {
+  const auto data_of = [](const char* first, const char* second) {
+    ReportData data;
+    for (const char* w : {"int3", "int4"})
+      for (const char* x : {"int3", "int4"})
+        data.groups.push_back(cell_of({{first, w}, {second, x}, {"quantizers.scale.history", "16"}},
+                                      {run_of(0, 1)}, int(data.groups.size())));
+    return data;
+  };
+  ReportData data = data_of("q.w.format", "q.x.format");
+  const std::string panel = lab::summary_panel(data);
+  CHECK(contains(panel, "final loss against w.format=int3, x.format=int3"));
+  CHECK(contains(panel, ">w.format=int4, x.format=int3</text>"));
+  data.groups.resize(2);  // only one axis differs
+  CHECK(contains(lab::summary_panel(data), "final loss against format=int3"));
+  // Tied fields, and an entry of a list.
+  CHECK(contains(lab::summary_panel(data_of("w+x", "scale.block.1")),
+                 "final loss against block.1=int3, w+x=int3"));
+}
+
+TEST_CASE("losses: differences are of means over a twentieth of the steps") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)})),
+      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  for (int step = 0; step < 80; ++step) {  // pieces of one step, two on each side
+    data.groups[0].runs[0].losses.push_back({double(step), 2});
+    data.groups[1].runs[0].losses.push_back({double(step), step == 40 ? 12.0 : 2.0});
+  }
+  const std::string panel = lab::loss_panel(data);
+  CHECK(contains(panel, "<title>b, 36: 0</title>"));
+  CHECK(contains(panel, "<title>b, 40: 100</title>"));  // (12 + 4 * 2) / (5 * 2)
+}
+
+TEST_CASE("memory: MiB by use in the ledger's order, their sum, and what is there at rest") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  data.groups[0].runs[0].summary.bytes_at_peak = {{"odd", 1 << 20},
+                                                  {"activation", 4 << 20},
+                                                  {"parameter", 2 << 20},
+                                                  {"gradient", 0},
+                                                  {"compensation", 1 << 19}};
+  const auto tables = tables_of(lab::memory_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table[0].size() == 1 + 4 + 2);  // no column for a use without bytes
+  CHECK(table[0][1] == "A parameter");
+  CHECK(table[0][4] == "D odd");  // unknown uses come last
+  CHECK(cell(table, 1, "A parameter") == "2.000");
+  CHECK(cell(table, 1, "sum, MiB") == "7.500");
+  CHECK(cell(table, 1, "at rest, MiB") == "2.500");
+}
+
+TEST_CASE(
+    "resolved: sites that get the same are folded, what the first policy does otherwise is "
+    "marked") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)})),
+      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  for (const char* site : {"h.0/linear.0", "h.1/linear.0", "h.2/linear.0"}) {
+    data.groups[0].resolved.push_back({site, "bf16", {{"input", "e4m3"}, {"weight", "e4m3"}}});
+    data.groups[1].resolved.push_back({site,
+                                       std::string(site).starts_with("h.2") ? "f32" : "bf16",
+                                       {{"input", "e4m3"}, {"weight", "e4m3"}}});
+  }
+  data.groups[1].resolved.push_back({"head", "f32", {}});
+  const auto tables = tables_of(lab::resolved_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 4);
+  CHECK(table[1] == Cells{"h.{0-1}/linear.0 (2)", "bf16, A", "bf16, A"});
+  CHECK(table[2][0] == "h.2/linear.0");
+  CHECK(table[2][2] == "≠ f32, A");
+  CHECK(contains(lab::resolved_panel(data), "<dt>A</dt><dd>input, weight <b>1</b></dd>"));
+  CHECK(contains(lab::resolved_panel(data), "<dt>1</dt><dd>e4m3</dd>"));
+  CHECK(table[3] == Cells{"head", "not there", "≠ f32"});
+}
+
+TEST_CASE("sites: a map of each statistic, roles as columns, an empty cell where nothing rounds") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportGroup& group = data.groups[0];
+  group.sites = {"s", "r"};
+  group.tensors[{"s", Role::input}] = tensor_of(1000, 250, 10, "e4m3");
+  group.tensors[{"s", Role::weight}] = tensor_of(1000, 0, 0, "e4m3");
+  group.tensors[{"r", Role::input}] = tensor_of(64, 0, 0, "");
+  const auto tables = tables_of(lab::site_panel(data));
+  REQUIRE(tables.size() == 4);
+  const HtmlTable& underflow = tables[0];
+  CHECK(underflow == HtmlTable{{"", "input", "weight"}, {"s", "25.0", "0"}});
+  CHECK(tables[1] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}});         // saturation
+  CHECK(tables[2] == HtmlTable{{"", "input", "weight"}, {"s", "20.0", "exact"}});  // SQNR
+  // log2 of the root mean square: of all tensors, here 0.
+  CHECK(tables[3] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}, {"r", "0", ""}});
+}
+
+TEST_CASE("steps: the role that loses most, a column for each step, at most sixteen") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportGroup& group = data.groups[0];
+  group.sites = {"s"};
+  group.tensors[{"s", Role::input}] = tensor_of(100, 1, 1, "e4m3");
+  lab::ReportTensor worst = tensor_of(100, 50, 1, "e4m3");
+  worst.by_step.clear();
+  for (int step = 0; step < 40; ++step) {
+    worst.by_step[step].count = 200;
+    worst.by_step[step].to_zero = step;
+  }
+  group.tensors[{"s", Role::grad_output}] = worst;
+  const auto tables = tables_of(lab::step_panel(data));
+  REQUIRE(tables.size() == 1);
+  REQUIRE(tables[0].size() == 2);
+  const std::size_t columns = tables[0][0].size() - 1;
+  CHECK(columns == 14);  // every third of 40
+  for (std::size_t i = 1; i <= columns; ++i) {
+    const int step = std::stoi(tables[0][0][i]);
+    CHECK(step == 3 * (int(i) - 1));
+    if (step > 0)
+      CHECK(std::stod(tables[0][1][i]) == doctest::Approx(100.0 * step / 200).epsilon(0.02));
+  }
+}
+
+TEST_CASE("updates: shares, descent and ratio by their sums") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportGroup& group = data.groups[0];
+  group.stored = {.count = 80, .lost = 20, .du = 3, .uu = 4, .ww = 400};
+  group.seen = {.count = 80, .lost = 60, .du = 1, .uu = 4, .ww = 400};
+  group.updates[0] = group.stored;
+  const auto tables = tables_of(lab::update_panel(data));
+  REQUIRE(tables.size() == 1);
+  CHECK(tables[0].at(1) == Cells{"a", "25", "75", "0.75", "0.25", "0.1"});
+}
+
+TEST_CASE("exponents: the worst tensor first, once under the policy where it is worst") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)})),
+      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  data.groups[0].tensors[{"s", Role::input}] = tensor_of(100, 10, 1, "e4m3");
+  data.groups[1].tensors[{"s", Role::input}] = tensor_of(100, 30, 1, "e4m3");
+  data.groups[0].tensors[{"r", Role::input}] = tensor_of(100, 20, 1, "e4m3");
+  data.groups[0].tensors[{"q", Role::weight}] = tensor_of(100, 0, 0, "");
+  const auto tables = tables_of(lab::histogram_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 4);
+  CHECK(Cells(table[1].begin(), table[1].begin() + 4) == Cells{"s", "input", "b", "30"});
+  CHECK(Cells(table[2].begin(), table[2].begin() + 4) == Cells{"r", "input", "a", "20"});
+  CHECK(Cells(table[3].begin(), table[3].begin() + 4) == Cells{"q", "weight", "a", "-"});
+  const std::string panel = lab::histogram_panel(data);
+  CHECK_FALSE(contains(panel, ">e2m1</text>"));
+  data.groups[0].tensors[{"s", Role::input}].quantizer = "e2m1, blocks of 1x32";
+  data.groups[0].tensors[{"s", Role::input}].survey.sums.to_zero = 90;
+  CHECK(contains(lab::histogram_panel(data), ">e2m1</text>"));  // the tensor's own format
+  // All numbers are in [1, 2): the scale lifts them above the smallest number of the format, as far
+  // as the largest number allows.
+  CHECK(cell(table, 1, "scale for f16") == "2^-25");  // the least without losses
+  CHECK(cell(table, 1, "scale for e4m3") == "2^-10");
+}
+
+TEST_CASE("searches: candidates by error, what was chosen or refused, missing numbers as dashes") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "search.json";
+  write_file(path, R"({"candidates": [
+      {"name": "far", "error": 0.5, "added": 0.25, "bytes": 1048576, "bits": 24},
+      {"name": "near", "error": 0.125, "bytes": 2097152, "milliseconds": 3},
+      {"name": "none", "refused": "no kernel"}, 5], "chosen": ["near"],
+      "frontier": [{"bytes": 1048576, "error": 0.5}], "base": {"bytes": 3145728, "error": 0}})");
+  ReportData data;
+  data.searches.push_back(path);
+  const auto tables = tables_of(lab::search_panel(data));
+  REQUIRE(tables.size() == 1);
+  REQUIRE(tables[0].size() == 4);
+  CHECK(tables[0][1] == Cells{"near", "0.125", "-", "-", "3", "2", "-", "chosen"});
+  CHECK(tables[0][2] == Cells{"far", "0.5", "0.25", "-", "-", "1", "24", ""});
+  CHECK(tables[0][3] == Cells{"none", "-", "-", "-", "-", "-", "-", "no kernel"});
+}
+
+TEST_CASE("searches among a menu's formats: a row for each budget") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "x.search.json";
+  write_file(path, R"({"menu": {}, "points": [3,
+      {"budget": 6, "bits": 5.5, "added": 0.25, "predicted": 0.125, "loss_change": 0.5,
+       "predicted_loss_change": 0.0625, "file": "x-6bits.json"},
+      {"budget": null, "bits": 4.5, "file": null}]})");
+  ReportData data;
+  data.searches.push_back(path);
+  const auto tables = tables_of(lab::search_panel(data));
+  REQUIRE(tables.size() == 1);
+  REQUIRE(tables[0].size() == 3);
+  CHECK(tables[0][1] == Cells{"6", "5.5", "0.25", "0.125", "0.5", "0.0625", "x-6bits.json"});
+  CHECK(tables[0][2] == Cells{"for all", "4.5", "-", "-", "-", "-", ""});
+}
+
+TEST_CASE("comparisons: rows that say something, the first that deviates marked wherever it is") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "compare.json";
+  nlohmann::json file{{"policy", "p"}, {"reference", "r"}, {"rows", nlohmann::json::array()}};
+  for (int i = 0; i < 300; ++i)
+    file["rows"].push_back({{"site", "s" + std::to_string(i)},
+                            {"role", "input"},
+                            {"rounding", i % 2 == 0 ? nlohmann::json(1.5) : nlohmann::json()},
+                            {"local", 0},
+                            {"reason", i == 298 ? "why" : ""}});
+  file["first"] = 298;
+  write_file(path, file.dump());
+  ReportData data;
+  data.comparisons.push_back(path);
+  const auto tables = tables_of(lab::comparison_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 1 + 150);  // 150 rows of 300 have a rounding
+  CHECK(table[1][0] == "s0");
+  CHECK(table[2][0] == "s2");
+  CHECK(table[150][0] == "→ s298");
+  CHECK(table[150].back() == "the first that deviates: why");
+}
+
+TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips of weights") {
+  ReportData data;
+  data.groups.push_back(group_of("p", {run_of(0, 1)}));
+  const auto tensor = [&](double dead, double grid_e2, double x2) {
+    lab::ReportTensor made = tensor_of(100, 0, dead + grid_e2, "e4m3");
+    SurveySums& s = made.survey.sums;
+    s.sum_x2 = x2, s.dead_x2 = dead, s.grid_x2 = x2 - dead, s.grid_xe = dead, s.grid_e2 = grid_e2;
+    return made;  // x e is 0 in all: the scale has no part
+  };
+  auto& tensors = data.groups[0].tensors;
+  tensors[{"a", Role::grad_output}] = tensor(2, 6, 16);
+  tensors[{"b", Role::grad_output}] = tensor(1, 1, 4);
+  tensors[{"a", Role::weight}] = tensor(1, 3, 100);
+  tensors[{"a", Role::weight}].flips = {.count = 200, .flipped = 20, .returned = 5};
+  const auto tables = tables_of(lab::error_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 3);
+  CHECK(cell(table, 1, "role") == "weight");
+  CHECK(cell(table, 1, "error, %") == "20.00");
+  CHECK(cell(table, 1, "dead zone, %") == "25.0");
+  CHECK(cell(table, 1, "flipped, %") == "10.00");
+  CHECK(cell(table, 1, "and back, %") == "2.50");
+  CHECK(cell(table, 1, "norm / noise") == "");
+  CHECK(cell(table, 2, "tensors") == "2");
+  CHECK(cell(table, 2, "scale, %") == "0.0");
+  CHECK(cell(table, 2, "dead zone, %") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
+  CHECK(cell(table, 2, "grid, %") == "62.5");
+  CHECK(cell(table, 2, "norm / noise") == "1.41");
+  CHECK(cell(table, 2, "least norm / noise at") == "a");
+  CHECK(cell(table, 2, "below √3") == "2");
+}
+
+TEST_CASE("errors by block: the mean over the sites of a block, if there are two blocks") {
+  ReportData data;
+  data.groups.push_back(group_of("p", {run_of(0, 1)}));
+  const auto add = [&](const char* site, double sum_e2) {
+    lab::ReportTensor made = tensor_of(100, 0, sum_e2, "e4m3");
+    made.survey.sums.grid_x2 = 100, made.survey.sums.grid_e2 = sum_e2;
+    data.groups[0].tensors[{site, Role::weight}] = made;
+  };
+  add("h.0.mlp/linear.0", 1), add("h.0.attn/linear.0", 7);
+  CHECK_FALSE(contains(lab::error_panel(data), "by block"));
+  add("h.1.mlp/linear.0", 25), add("head/linear.0", 9);
+  const std::string panel = lab::error_panel(data);
+  CHECK(contains(panel, "error of weight by block"));
+  CHECK(contains(panel, "<title>p, 0: 20</title>"));  // sqrt((0.01 + 0.07) / 2)
+  CHECK(contains(panel, "<title>p, 1: 50</title>"));
+}
+
+TEST_CASE("panels without data are one paragraph, and no table") {
+  for (const auto panel :
+       {lab::summary_panel, lab::loss_panel, lab::memory_panel, lab::resolved_panel,
+        lab::site_panel, lab::step_panel, lab::histogram_panel, lab::update_panel, lab::scale_panel,
+        lab::comparison_panel, lab::search_panel}) {
+    const Page page = PageReader(panel({})).read();
+    CHECK(page.mistake == "");
+    CHECK(page.tags == std::multiset<std::string>{"code", "p"});
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test::report_panels_test

@@ -1,15 +1,28 @@
 // The report of folders that this file writes: complete, large and damaged ones.
-#include <doctest/doctest.h>
-
+#include <array>
 #include <cmath>
+#include <map>
 #include <sstream>
 
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/error.h>
+#include <halftone/core/formats/number_format.h>
 #include <halftone/lab/commands/table.h>
+#include <halftone/lab/draw/html.h>
+#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
+#include <halftone/lab/statistics.h>
+#include <halftone/lab/table.h>
+#include <halftone/policy/policy.h>
 #include <halftone/policy/policy_file.h>
 
 #include "lab/pages.h"
-#include "lab/run_files/summaries.h"
+#include "lab/runs.h"
+#include "pages.h"
 #include "support.h"
 
 namespace halftone::test::report_test {
@@ -335,3 +348,467 @@ TEST_CASE("rows for other programs") {
 
 }  // namespace
 }  // namespace halftone::test::report_test
+
+// Strategies in one table, from the JSON of compare_strategies: the tables' cells, and files that
+// other programs wrote or damaged.
+
+namespace halftone::test::report_strategies_test {
+namespace {
+
+using nlohmann::json;
+
+json measured(const std::string& name, double ms) {
+  return {{"strategy", name},
+          {"workload", "mlp"},
+          {"epochs", 1},
+          {"batch", 64},
+          {"device", "cpu"},
+          {"threads", 2},
+          {"test_accuracy", 0.875},
+          {"ms", ms},
+          {"peak_bytes", 3 << 20},
+          {"parameter_ratio", 1.5},
+          {"skipped_steps", 2},
+          {"final_loss", 0.25},
+          {"at_peak", {{"parameter", 2 << 20}, {"gradient", 1 << 20}, {"workspace", 0}}},
+          {"losses", {{1, 2.0}, {2, 1.0}}},
+          {"casts",
+           {{{"op", "matmul"}, {"runs_in", "bf16"}, {"casts", 2}, {"cache_hits", 1}},
+            {{"op", "exp"}, {"runs_in", "f32"}, {"casts", 0}, {"to_zero", 3}}}}};
+}
+
+HtmlTable without_head(HtmlTable table) {
+  table.erase(table.begin());
+  return table;
+}
+
+TEST_CASE("the table of figures: a row per strategy, speed-ups over fp32") {
+  const json all{measured("fp32", 10), measured("amp-bf16", 4)};
+  CHECK(lab::is_strategy_list(all));
+  const auto tables = html_tables(lab::strategy_sections(all));
+  REQUIRE(tables.size() == 2);
+  CHECK(without_head(tables[0]) ==
+        HtmlTable{{"fp32", "87.50", "10.00", "1.00x", "3.00", "1.50x", "2", "0.2500"},
+                  {"amp-bf16", "87.50", "4.00", "2.50x", "3.00", "1.50x", "2", "0.2500"}});
+  CHECK(without_head(tables[1]) == HtmlTable{{"matmul", "bf16 (2 casts, 1 from the cache)",
+                                              "bf16 (2 casts, 1 from the cache)"},
+                                             {"exp", "f32, 3 to 0", "f32, 3 to 0"}});
+}
+
+TEST_CASE("a page and a report show the same sections") {
+  const json all{measured("fp32", 10)};
+  const std::string page = lab::strategy_page(all);
+  CHECK(PageReader(page).read().mistake == "");
+  const TemporaryDirectory directory;
+  write_file(directory / "comparison.json", all.dump());
+  const std::string report = lab::report({.paths = {directory / "comparison.json"}});
+  CHECK(report.find(lab::strategy_sections(all)) != report.npos);
+}
+
+TEST_CASE("fields that are missing, of another type or markup change nothing else") {
+  json broken = measured("<b>", 10);
+  broken["losses"] = json::array({json::array({1}), "x", json::array({1, "y"})});
+  broken["casts"] = "none";
+  broken["at_peak"] = json::array({1, 2});
+  broken["ms"] = "fast";
+  const std::string page = lab::strategy_page(json{broken});
+  CHECK(PageReader(page).read().mistake == "");
+  CHECK(page.find("<b>") == page.npos);
+  CHECK(page.find("<svg") == page.npos);
+  CHECK_FALSE(lab::is_strategy_list(json::array()));
+  CHECK_FALSE(lab::is_strategy_list(json{{{"strategy", "fp32"}}}));
+  CHECK_FALSE(lab::is_strategy_list(json{{"strategy", "fp32"}, {"test_accuracy", 1}}));
+}
+
+}  // namespace
+}  // namespace halftone::test::report_strategies_test
+
+// Pieces of the report's page and of drawings: structure, escaping, names that are folded.
+
+namespace halftone::test::page_pieces_test {
+namespace {
+
+using lab::html::escaped;
+using lab::html::shortened;
+using Names = std::vector<std::string>;
+
+Page page_of(const std::string& text) { return PageReader(text).read(); }
+
+// --- HTML
+
+TEST_CASE("escaping leaves what a page can hold, and is undone by a reader") {
+  for (const char* text : {"", "plain", "tab\tline\n", "ä≠漢\U0001F600", "100 % ± 1"})
+    CHECK(escaped(text) == text);
+  CHECK(escaped("&amp;") == "&amp;amp;");  // text, although it looks like markup
+  CHECK(page_of("<p title=\"" + escaped("\"><b>") + "\">" + escaped("</p><i>") + "</p>").tags ==
+        std::multiset<std::string>{"p"});
+}
+
+TEST_CASE("every byte, alone and after others, leaves a well-formed page") {
+  for (int a = 0; a < 256; ++a)
+    for (const int b : {0, 9, 34, 38, 60, 65, 0x80, 0xbf, 0xc3, 0xe2, 0xf0, 0xff}) {
+      const std::string text{char(a), char(b), char(a), 'x'};
+      CAPTURE(a);
+      CAPTURE(b);
+      CHECK(page_of("<p id=\"" + escaped(text) + "\">" + escaped(text) + "</p>").mistake == "");
+    }
+}
+
+TEST_CASE("shortened texts have as many characters as are asked for, from both ends") {
+  for (const std::size_t most : {3, 4, 5, 10, 99}) {
+    const std::string text(100, 'x');
+    CHECK(shortened("a" + text + "z", most).size() == most - 1 + std::string("…").size());
+    CHECK(shortened("a" + text + "z", most).front() == 'a');
+    CHECK(shortened("a" + text + "z", most).back() == 'z');
+  }
+  CHECK(shortened("", 3) == "");
+  CHECK(shortened("abc", 3) == "abc");
+  CHECK(shortened("漢字漢字漢字", 6) == "漢字漢字漢字");
+  CHECK(shortened("\xff\xff\xff\xff", 3) == "\xff…\xff");
+}
+
+TEST_CASE("tables: a row for each row, a cell for each cell") {
+  lab::html::Table table({"a", "b", "c"}, 2);
+  CHECK(table.rows() == 0);
+  table.row({"1", "2", "3"}), table.row({"<b>4</b>", "5", "6"});
+  CHECK(table.rows() == 2);
+  const Page page = page_of(table.text());
+  CHECK(page.mistake == "");
+  CHECK(page.tags.count("tr") == 3);
+  CHECK(page.tags.count("th") == 3 + 2);  // the heads, and the first cell of each row
+  CHECK(page.tags.count("td") == 4);
+  CHECK(page.tags.count("b") == 1);
+}
+
+TEST_CASE(
+    "heat maps: names are escaped, strengths become nine levels, and none has no background") {
+  const auto map_of = [](double strength) {
+    return lab::html::heat_map("c", {"h"}, {{"n", {{"t", "", strength}}}});
+  };
+  const std::pair<double, int> levels[] = {{0, 0},    {0.05, 0}, {0.07, 1}, {0.5, 4},
+                                           {0.93, 7}, {0.94, 8}, {1, 8},    {7, 8}};
+  for (const auto& [strength, level] : levels) {
+    CAPTURE(strength);
+    CHECK(contains(map_of(strength), "<td class=\"h" + std::to_string(level) + "\">"));
+  }
+  CHECK(contains(map_of(-1), "<td>t</td>"));
+  const Page page = page_of(
+      lab::html::heat_map("c", {"<h>", "i"}, {{"<n>", {{"t", "\"<&", 0.5}, {}}}, {"m", {{}, {}}}}));
+  CHECK(page.mistake == "");
+  CHECK(page.tags.count("td") == 4);
+  CHECK(page.tags.count("n") + page.tags.count("h") == 0);
+}
+
+TEST_CASE("documents, paragraphs and figures") {
+  const Page page = page_of(lab::html::document("<t>", lab::html::paragraph("<p> & \"q\"")));
+  CHECK(page.mistake == "");
+  CHECK(page.tags.count("p") == 1);
+  CHECK(page.tags.count("t") == 0);
+  CHECK(page.tags.count("body") == 1);
+  CHECK(page.links.empty());
+  CHECK(lab::html::figures({}).empty());
+  CHECK(lab::html::figures({"", ""}).empty());
+  CHECK(page_of(lab::html::figures({"<svg></svg>", "", "<svg></svg>"})).tags.count("figure") == 2);
+  CHECK(page_of(lab::absent("<x>", "a && b")).mistake == "");
+  CHECK(page_of(lab::defined("<x>", "rounding")).links == Names{"#def-rounding"});
+}
+
+TEST_CASE("every definition that a panel links to is defined once") {
+  const Page page = page_of("<div>" + lab::definition_panel({}) + "</div>");
+  CHECK(page.mistake == "");
+  CHECK(page.tags.count("dt") == page.tags.count("dd"));
+  for (const std::string& id : page.ids) CHECK(page.ids.count(id) == 1);
+}
+
+// --- names of sites, intervals
+
+TEST_CASE("numbers that stand alone in a site's name become #") {
+  using lab::without_numbers;
+  CHECK(without_numbers("h.0.mlp/linear.12") == "h.#.mlp/linear.#");
+  CHECK(without_numbers("0") == "#");
+  CHECK(without_numbers("12/linear.0") == "#/linear.#");
+  CHECK(without_numbers("conv1.2x.x2") == "conv1.2x.x2");
+  CHECK(without_numbers("") == "");
+  CHECK(without_numbers("a..1.") == "a..#.");
+}
+
+TEST_CASE("names that differ in one number fold into a range") {
+  using lab::folded;
+  CHECK(folded({"h.3.mlp"}) == "h.3.mlp");
+  CHECK(folded({"h.0.mlp", "h.1.mlp", "h.2.mlp"}) == "h.{0-2}.mlp (3)");
+  CHECK(folded({"h.9/linear.0", "h.10/linear.0"}) == "h.{9-10}/linear.0 (2)");
+  CHECK(folded({"h.10.a", "h.11.a", "h.12.a"}) == "h.{10-12}.a (3)");
+  CHECK(folded({"0", "1"}) == "{0-1} (2)");
+  CHECK(folded({"h.0.a.0", "h.1.a.1"}) == "h.0.a.0 ... (2)");  // two numbers: no range
+  CHECK(folded({"a", "b"}) == "a ... (2)");
+  CHECK(folded({"a", "a.1"}) == "a ... (2)");
+}
+
+TEST_CASE("intervals as text: a sign, percent, and no interval of one number") {
+  CHECK(lab::interval_text({}) == "-");
+  CHECK(lab::interval_text({0.25}) == "+25 %");
+  CHECK(lab::interval_text({-0.125}) == "-12.5 %");
+  CHECK(lab::interval_text({0, 0}) == "0 ± 0 %");
+  const std::vector<double> shares{0.01, 0.02, 0.06};
+  // Mean 0.03, s^2 = (0.0004 + 0.0001 + 0.0009) / 2, t(2) = 4.303.
+  const double half = 4.303 * std::sqrt(0.0007 / 3);
+  CHECK(lab::interval_text(shares) == "+3 ± " + lab::number(100 * half, 2) + " %");
+}
+
+// --- drawings
+
+TEST_CASE("marks and words are elements whose texts are escaped") {
+  const std::string mark = lab::svg::mark("rect", "x=\"1\"", "<a>");
+  CHECK(page_of(mark).tags == std::multiset<std::string>{"rect", "title"});
+  CHECK(page_of(lab::svg::mark("rect", "x=\"1\"", "")).tags == std::multiset<std::string>{"rect"});
+  CHECK(page_of(lab::svg::words(1, 2, "end", "<a>&")).tags == std::multiset<std::string>{"text"});
+  for (int style = 0; style < 7; ++style)
+    CHECK(page_of("<path d=\"" + lab::svg::shape_path(style, 1, 2, 3) + "\"/>").mistake == "");
+  for (int style = 0; style < 5; ++style)
+    CHECK(lab::svg::shape_path(style, 1, 2, 3) == lab::svg::shape_path(style + 5, 1, 2, 3));
+}
+
+TEST_CASE("coordinates have one digit, labels as many as are asked for") {
+  CHECK(lab::svg::coordinate(1.25) == "1.3");
+  CHECK(lab::svg::coordinate(-0.01) == "0");
+  CHECK(lab::svg::coordinate(12) == "12");
+  CHECK(lab::svg::coordinate(1e300) == lab::svg::coordinate(1e6));
+  CHECK(lab::svg::label_of(1234567) == "1.235e+06");
+  CHECK(lab::svg::label_of(0.5) == "0.5");
+  CHECK(lab::svg::label_of(-0.0) == "0");
+  CHECK(lab::svg::label_of(NAN) == "?");
+  CHECK(lab::svg::label_of(-HUGE_VAL) == "-∞");
+}
+
+TEST_CASE("a drawing has a curve for each series, a mark for each point, and a legend once") {
+  lab::svg::Plot plot{.title = "t"};
+  plot.curves.push_back({.name = "a", .points = {{0, 1}, {1, 2}, {2, NAN}, {3, 1}}});
+  plot.curves.push_back({.name = "a", .points = {{0, 2}, {1, 1}}});  // of the same style and name
+  plot.curves.push_back({.name = "b", .points = {{0, 3}}, .style = 1});
+  const std::string text = lab::svg::draw(plot);
+  const Page page = page_of(text);
+  CHECK(page.mistake == "");
+  // The drawing's title, one for each of three curves and of six points.
+  CHECK(page.tags.count("title") == 1 + 3 + 6);
+  const auto count = [&](std::string_view part) {
+    int found = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++found;
+    return found;
+  };
+  CHECK(count(">a</text>") == 1);
+  CHECK(count(">b</text>") == 1);
+}
+
+TEST_CASE("stacked bars have a piece for each part above 0") {
+  lab::svg::Bars bars{
+      .title = "t", .unit = "MiB", .parts = {"p", "q"}, .labels = {"A", "B"}, .bars = {}};
+  bars.bars = {{"one", {1, 2}}, {"two", {0, 3}}, {"none", {0, NAN}}};
+  const Page page = page_of(lab::svg::draw(bars));
+  CHECK(page.mistake == "");
+  CHECK(page.tags.count("title") == 1 + 3);  // the drawing's own, and one for each piece
+  bars.bars = {{"none", {0, 0}}};
+  CHECK(page_of(lab::svg::draw(bars)).tags.count("title") == 1);
+}
+
+TEST_CASE("ranges of formats: from the smallest to the largest number, in log2") {
+  const auto ranges = lab::ranges_of_formats();
+  REQUIRE(ranges.size() == std::size(lab::shown_formats));
+  const std::map<std::string, std::array<double, 3>> wanted{
+      {"f16", {-14, std::log2(65504), -24}},
+      {"bf16", {-126, std::log2(255) + 120, -133}},
+      {"e4m3", {-6, std::log2(448), -9}},
+      {"e5m2", {-14, std::log2(57344), -16}}};
+  for (const lab::svg::Range& range : ranges) {
+    CAPTURE(range.name);
+    const auto& [low, high, faint] = wanted.at(range.name);
+    CHECK(range.low == low);
+    CHECK(range.high == doctest::Approx(high));
+    CHECK(range.faint_low == faint);
+  }
+}
+
+// --- notes
+
+TEST_CASE("a policy is noted if it is for other models, all of them by name") {
+  const auto note = [](Names models, const std::string& workload) {
+    policy::PolicyFile file = policy::named_or_read("fp32");
+    file.base.name = "p", file.meant_for = std::move(models);
+    std::ostringstream out;
+    lab::note_other_model(out, file, workload, {{"mine", "", {}, {}}, {"other", "", {}, "gpt"}});
+    return out.str();
+  };
+  const std::string end = ". Its rules may mean other layers.\n";
+  CHECK(note({}, "mine").empty());
+  CHECK(note({"gpt"}, "gpt_tiny").empty());
+  CHECK(note({"mlp", "gpt"}, "other").empty());
+  CHECK(note({"mlp"}, "other") == "note: p is for mlp, and other trains gpt" + end);
+  CHECK(note({"mlp", "lenet", "resnet"}, "gpt_tiny") ==
+        "note: p is for mlp, lenet and resnet, and gpt_tiny trains gpt" + end);
+  CHECK(note({"gpt"}, "mine") == "note: p is for gpt, and mine trains a model of its own" + end);
+}
+
+}  // namespace
+}  // namespace halftone::test::page_pieces_test
+
+// Plots as text: two complete plots, ticks, and hostile numbers and names.
+
+namespace halftone::test::svg_test {
+namespace {
+
+using lab::svg::Plot;
+
+TEST_CASE("a curve, a band and a rule, as text") {
+  Plot plot{.title = "a < b"};
+  plot.x.label = "step";
+  plot.curves.push_back({.name = "fp32", .points = {{0, 1}, {1, 3}, {2, NAN}, {3, 2}, {4, 2}}});
+  plot.bands.push_back({.name = "spread", .x = {0, 4}, .low = {1, 1}, .high = {2, 3}, .style = 1});
+  plot.rules.push_back({"bar", 2});
+  CHECK(lab::svg::draw(plot) == R"(<svg class="plot" viewBox="0 0 480 284" role="img">
+<title>a &lt; b</title>
+<text x="16" y="16" class="head">a &lt; b</text>
+<text x="30.2" y="211.9" text-anchor="end" class="small">1</text>
+<text x="30.2" y="170" text-anchor="end" class="small">1.5</text>
+<text x="30.2" y="128" text-anchor="end" class="small">2</text>
+<text x="30.2" y="86" text-anchor="end" class="small">2.5</text>
+<text x="30.2" y="44.1" text-anchor="end" class="small">3</text>
+<text x="36.2" y="236" text-anchor="middle" class="small">0</text>
+<text x="142" y="236" text-anchor="middle" class="small">1</text>
+<text x="247.9" y="236" text-anchor="middle" class="small">2</text>
+<text x="353.7" y="236" text-anchor="middle" class="small">3</text>
+<text x="459.5" y="236" text-anchor="middle" class="small">4</text>
+<path class="grid" d="M36.2 207.9H468M36.2 166H468M36.2 124H468M36.2 82H468M36.2 40.1H468M36.2 30V222M142 30V222M247.9 30V222M353.7 30V222M459.5 30V222"/>
+<path class="axis" d="M36.2 30V218H468"/>
+<text x="252.1" y="253" text-anchor="middle">step</text>
+<path class="band f1" d="M36.2 124L459.5 40.1L459.5 207.9L36.2 207.9z"><title>spread</title></path>
+<path class="rule" d="M36.2 124H468"><title>bar: 2</title></path>
+<path class="l l0" d="M36.2 207.9L142 40.1M353.7 124L459.5 124"><title>fp32</title></path>
+<path class="m f0" d="M32.7 207.9a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 0: 1</title></path>
+<path class="m f0" d="M138.5 40.1a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 1: 3</title></path>
+<path class="m f0" d="M350.2 124a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 3: 2</title></path>
+<path class="m f0" d="M456 124a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 4: 2</title></path>
+<path class="l l0" d="M16 272h20"/>
+<path class="m f0" d="M22.5 272a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"/>
+<text x="42" y="276">fp32</text>
+</svg>
+)");
+}
+
+TEST_CASE("a histogram under a format's range, as text") {
+  Plot plot{.title = ""};
+  plot.x = {.label = "log2 |x|", .low = -4, .high = 4};
+  plot.histograms.push_back({.name = "", .first = -4, .heights = {0, 25, 75}});
+  plot.ranges.push_back({"e2m1", 0, 2.5, -1});
+  plot.width = 300, plot.height = 150;
+  CHECK(lab::svg::draw(plot) == R"(<svg class="plot" viewBox="0 0 300 172" role="img">
+<text x="22.8" y="134" text-anchor="end" class="small">0</text>
+<text x="22.8" y="114.4" text-anchor="end" class="small">20</text>
+<text x="22.8" y="94.8" text-anchor="end" class="small">40</text>
+<text x="22.8" y="75.1" text-anchor="end" class="small">60</text>
+<text x="28.8" y="148" text-anchor="middle" class="small">-4</text>
+<text x="93.6" y="148" text-anchor="middle" class="small">-2</text>
+<text x="158.4" y="148" text-anchor="middle" class="small">0</text>
+<text x="223.2" y="148" text-anchor="middle" class="small">2</text>
+<text x="288" y="148" text-anchor="middle" class="small">4</text>
+<path class="grid" d="M28.8 130H288M28.8 110.4H288M28.8 90.8H288M28.8 71.1H288M28.8 52V134M93.6 52V134M158.4 52V134M223.2 52V134M288 52V134"/>
+<path class="axis" d="M28.8 52V130H288"/>
+<text x="158.4" y="165" text-anchor="middle">log2 |x|</text>
+<rect class="r" x="158.4" y="26" width="81" height="9" rx="2"><title>e2m1: 0 to 2.5</title></rect>
+<rect class="rf" x="126" y="26" width="32.4" height="9" rx="2"><title>e2m1, subnormal: from -1</title></rect>
+<text x="22.8" y="35" text-anchor="end" class="small">e2m1</text>
+<rect class="f0" x="61.2" y="105.5" width="31.9" height="24.5"><title>-3 to -2: 25</title></rect>
+<rect class="f0" x="93.6" y="56.4" width="31.9" height="73.6"><title>-2 to -1: 75</title></rect>
+</svg>
+)");
+}
+
+TEST_CASE("ticks are 1, 2 or 5 times powers of ten, or powers of ten") {
+  using lab::svg::ticks;
+  CHECK(ticks(0, 60, false, 6) == std::vector<double>{0, 10, 20, 30, 40, 50, 60});
+  CHECK(ticks(-0.11, 0.24, false, 5) == std::vector<double>{-0.1, 0, 0.1, 0.2});
+  CHECK(ticks(1, 1e6, true, 6) == std::vector<double>{1, 10, 100, 1e3, 1e4, 1e5, 1e6});
+  CHECK(ticks(3, 60, true, 5) == std::vector<double>{5, 10, 20, 50});
+  CHECK(ticks(2.1, 2.9, true, 4).size() > 1);
+  CHECK(ticks(1, 1, false, 5).empty());
+  CHECK(ticks(NAN, 1, false, 5).empty());
+  CHECK(ticks(-1e308, 1e308, false, 5).size() > 1);
+  CHECK(ticks(1e16, 1e16 + 4, false, 5).size() >= 2);
+}
+
+TEST_CASE("no number and no name breaks a drawing") {
+  const double numbers[] = {0, -1, 1e308, -1e308, 5e-324, NAN, HUGE_VAL, -HUGE_VAL};
+  for (const bool logarithmic : {false, true})
+    for (const double a : numbers)
+      for (const double b : numbers) {
+        Plot plot{.title = "<script>&\"'\x01\xFF"};
+        plot.x.logarithmic = plot.y.logarithmic = logarithmic;
+        plot.curves.push_back({.name = "]]>\xC0\xAF", .points = {{a, b}, {b, a}, {1, 2}}});
+        plot.bands.push_back({.name = "<", .x = {a, b}, .low = {a, a}, .high = {b, b}});
+        plot.histograms.push_back({.name = "&", .first = a, .width = b, .heights = {a, b}});
+        plot.ranges.push_back({"r", a, b, a});
+        plot.rules.push_back({"v", a, true});
+        const std::string text = lab::svg::draw(plot, lab::svg::Place::file);
+        CAPTURE(a);
+        CAPTURE(b);
+        CHECK(PageReader(text).read().mistake == "");
+        CHECK_FALSE(contains(text, "nan"));
+        CHECK_FALSE(contains(text, "inf"));
+      }
+  lab::svg::Bars bars{
+      .title = "<", .unit = "&", .parts = {"a", "b"}, .labels = {"A", "B"}, .bars = {}};
+  bars.bars.push_back({"<x>", {1e308, 1e308}});
+  bars.bars.push_back({"none", {NAN, -1}});
+  CHECK(PageReader(lab::svg::draw(bars, lab::svg::Place::file)).read().mistake == "");
+}
+
+TEST_CASE("text is escaped, and what is no text replaced") {
+  using lab::html::escaped;
+  CHECK(escaped("a<b>&\"'") == "a&lt;b&gt;&amp;&quot;&#39;");
+  CHECK(escaped("ä≠\U0001F600") == "ä≠\U0001F600");
+  const std::string odd = "\uFFFD";
+  CHECK(escaped(std::string_view("\0\x07\x7F", 3)) == odd + odd + odd);
+  CHECK(escaped("\xC3") == odd);                      // cut off
+  CHECK(escaped("\xC0\xAF") == odd + odd);            // / in two bytes
+  CHECK(escaped("\xED\xA0\x80") == odd + odd + odd);  // half of a pair
+  CHECK(escaped("\xEF\xBF\xBF") == odd);              // U+FFFF
+  CHECK(escaped("\xE2\x80\xAE") == odd);              // reverses the direction of writing
+}
+
+TEST_CASE("long names keep their begin and end") {
+  using lab::html::shortened;
+  CHECK(shortened("short", 8) == "short");
+  CHECK(shortened("transformer.h.0.mlp", 9) == "tran….mlp");
+  CHECK(shortened("äöüäöüäöü", 5) == "äö…öü");
+}
+
+TEST_CASE("a forest plot has a bar for each interval, and text that says its numbers") {
+  const std::string text = lab::svg::draw(lab::svg::Forest{
+      .title = "loss against a<b",
+      .unit = "%",
+      .axis = "percent",
+      .rows = {{"mxfp8", -0.2, 0.26, 1}, {"mxfp4", 2.5, 0.5, 2}, {"one seed", 1, INFINITY, 3}}});
+  CHECK(contains(text, "loss against a&lt;b"));
+  CHECK(contains(text, "-0.2 ± 0.26 %"));
+  CHECK(contains(text, "+2.5 ± 0.5 %"));
+  CHECK(contains(text, ">+1 %<"));
+  CHECK(contains(text, "class=\"l l1\""));
+  CHECK(contains(text, "class=\"l l2\""));
+  CHECK_FALSE(contains(text, "class=\"l l3\""));  // one seed has no interval
+  CHECK_FALSE(contains(text, "inf"));
+  CHECK_FALSE(contains(text, "nan"));
+  CHECK(contains(
+      lab::svg::draw(lab::svg::Forest{.title = "none", .unit = "%", .axis = "", .rows = {}}),
+      "none"));
+}
+
+TEST_CASE("up to four bands are filled; more are paler and have an edge") {
+  lab::svg::Plot plot;
+  for (int i = 0; i < 5; ++i) {
+    plot.bands.push_back({.name = "band", .x = {0, 1}, .low = {0, 0}, .high = {1, 1}, .style = i});
+    const std::string text = lab::svg::draw(plot);
+    CHECK(contains(text, "class=\"band f0\"") == (i < 4));
+    CHECK(contains(text, "class=\"many e0 f0\"") == (i == 4));
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test::svg_test

@@ -1,13 +1,27 @@
 // Folders of runs, read again: every field is read, and hostile files give notes and
 // FormatErrors.
-#include <doctest/doctest.h>
-
 #include <algorithm>
+#include <cmath>
+#include <iostream>
 #include <random>
+#include <sstream>
+#include <utility>
+#include <vector>
 
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/factory.h>
+#include <halftone/data/dataset.h>
+#include <halftone/lab/commands/table.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/report/report.h>
+#include <halftone/lab/run.h>
 #include <halftone/lab/run_folder.h>
+#include <halftone/lab/table.h>
+#include <halftone/nn/nn.h>
 
-#include "lab/run_files/summaries.h"
+#include "lab/runs.h"
 #include "support.h"
 
 namespace halftone::test::run_folder_test {
@@ -398,3 +412,338 @@ TEST_CASE("edited bytes of every file end in a FormatError, or in lines fewer or
 
 }  // namespace
 }  // namespace halftone::test::run_folder_test
+
+// Run folders with one damage each: table, report and a repeated run refuse them, or say what is
+// missing. And a repeated run prints the telemetry of the first.
+
+namespace halftone::test::damaged_run_test {
+namespace {
+
+using nlohmann::json;
+using Path = std::filesystem::path;
+
+/// Finished runs of two policies, with telemetry.
+struct Runs {
+  TemporaryDirectory directory{};
+  Path path = directory / "small-amp-bf16-3";
+
+  /// Runs the command; returns the table that it prints.
+  std::string again() { return lab::table_of(results()); }
+  std::vector<lab::RunResult> results() {
+    progress.str("");
+    return lab::run({.workload = "small",
+                     .policies = {"fp32", "amp-bf16"},
+                     .seeds = {3},
+                     .steps = 5,
+                     .probe = 2,
+                     .out = directory.path()},
+                    small(), progress);
+  }
+  /// Messages of the three readers.
+  std::string of_run() {
+    return message_of<FormatError>([&] { results(); });
+  }
+  std::string of_table() const {
+    std::ostringstream rows;
+    const std::string message =
+        message_of<FormatError>([&] { lab::write_table({.paths = {path}}, rows); });
+    CHECK((message.empty() || rows.str().empty()));
+    return message;
+  }
+  std::string of_report() const {
+    return message_of<FormatError>([&] { static_cast<void>(lab::report({.paths = {path}})); });
+  }
+
+  std::ostringstream progress{};
+  std::string first = again();
+};
+
+TEST_CASE("every reader refuses a summary with a wrong or a missing field, and names it") {
+  Runs runs;
+  const std::string whole = read_file(runs.path / "summary.json");
+  const std::pair<const char*, json> damages[] = {{"format", 2},
+                                                  {"policy", nullptr},
+                                                  {"policy_hash", "0"},
+                                                  {"workload", 1},
+                                                  {"seed", "zero"},
+                                                  {"seed", -1},
+                                                  {"steps", -6},
+                                                  {"steps", 1.5},
+                                                  {"lr", 0},
+                                                  {"loss", "big"},
+                                                  {"late_loss", true},
+                                                  {"milliseconds_per_step", -1},
+                                                  {"skipped_steps", "x"},
+                                                  {"weights_hash", "f"},
+                                                  {"order", -1},
+                                                  {"probe", "2"},
+                                                  {"tokens", 0.5},
+                                                  {"bytes_at_peak", {{"parameter", "x"}}},
+                                                  {"operands", json(3)},
+                                                  {"validation_loss", "small"},
+                                                  {"data", json::array()},
+                                                  {"environment", 3}};
+  const auto refused = [&](const char* name, const std::string& text) {
+    CAPTURE(name);
+    CAPTURE(text.substr(0, 60));
+    write_file(runs.path / "summary.json", text);
+    const std::string place = (runs.path / "summary.json").string() + ": /";
+    for (const auto& [op, message] :
+         {std::pair{"table", runs.of_table()}, {"report", runs.of_report()}}) {
+      CHECK(message.starts_with("[" + std::string(op) + "] " + place));
+      CHECK(contains(message, name));
+    }
+    const std::string of_run = runs.of_run();
+    CHECK(of_run.starts_with("[run] " + (runs.path / "summary.json").string()));
+    CHECK(contains(of_run, name));
+  };
+  for (const auto& [name, value] : damages) {
+    json changed = json::parse(whole);
+    changed[name] = value;
+    refused(name, changed.dump());
+  }
+  for (const char* name :
+       {"format", "policy", "policy_hash", "workload", "seed", "steps", "lr", "loss", "late_loss",
+        "milliseconds_per_step", "skipped_steps", "weights_hash"}) {
+    json changed = json::parse(whole);
+    changed.erase(name);
+    refused(name, changed.dump());
+  }
+  json earlier = json::parse(whole);  // runs of versions that had fewer fields
+  for (const char* name : {"order", "tokens", "operands"}) earlier.erase(name);
+  write_file(runs.path / "summary.json", earlier.dump());
+  CHECK(runs.of_table().empty());
+  CHECK(runs.of_report().empty());
+  CHECK(runs.of_run().empty());
+}
+
+TEST_CASE("every reader refuses a policy of another hash, and a cut one") {
+  Runs runs;
+  const std::string whole = read_file(runs.path / "policy.json");
+  for (const std::string& text :
+       {whole.substr(0, whole.size() / 2), std::string(),
+        std::string(R"({"halftone_policy": 1, "name": "amp-bf16", "extends": "fp32"})")}) {
+    write_file(runs.path / "policy.json", text);
+    for (const std::string& message : {runs.of_table(), runs.of_report(), runs.of_run()}) {
+      CAPTURE(message);
+      CHECK(contains(message, "] " + (runs.path / "policy.json").string() + ": "));
+      CHECK(message.ends_with("make it anew with halftone-lab run."));
+    }
+  }
+}
+
+TEST_CASE("a repeated run refuses a folder without one of the run's files") {
+  for (const char* name : {"policy.json", "resolved.json", "metrics.jsonl", "probe.jsonl"}) {
+    CAPTURE(name);
+    Runs runs;
+    std::filesystem::remove(runs.path / name);
+    CHECK(runs.of_run() ==
+          "[run] " + (runs.path / name).string() +
+              ": the file is missing, although the run is finished. Put it back, or remove the "
+              "folder: then this run is done again.");
+  }
+}
+
+TEST_CASE("a repeated run without checkpoints is read, and says that they are missing") {
+  Runs runs;
+  CHECK(runs.again() == runs.first);
+  CHECK_FALSE(contains(runs.progress.str(), "is missing"));
+  std::filesystem::remove_all(runs.path / "checkpoints");
+  CHECK(runs.again() == runs.first);
+  CHECK(contains(runs.progress.str(), (runs.path / "checkpoints").string() +
+                                          " is missing: no run can start from this one.\n"));
+}
+
+TEST_CASE("table and report say which files of a finished run are missing") {
+  Runs runs;
+  const auto notes = [&] {
+    const Captured told(std::cerr);
+    CHECK(runs.of_table().empty());
+    return told.text();
+  };
+  CHECK(notes().empty());
+  CHECK_FALSE(contains(lab::report({.paths = {runs.path}}), " is missing, so "));
+  for (const char* name : {"policy.json", "metrics.jsonl", "probe.jsonl", "resolved.json"}) {
+    CAPTURE(name);
+    std::filesystem::remove(runs.path / name);
+    const std::string missing = std::string(name) + " is missing, so ";
+    if (std::string_view(name) != "resolved.json") CHECK(contains(notes(), missing));
+    CHECK(contains(lab::report({.paths = {runs.path}}), missing));
+  }
+}
+
+TEST_CASE("a repeated run prints the telemetry of the first, from whole lines") {
+  Runs runs;
+  CHECK(contains(runs.first, "updates lost"));
+  CHECK(contains(runs.first, "least SQNR"));
+  CHECK(runs.again() == runs.first);
+  CHECK(contains(runs.progress.str(), "already trained"));
+  const std::string whole = read_file(runs.path / "probe.jsonl");
+  write_file(runs.path / "probe.jsonl", whole + whole.substr(0, 30));  // the last line is cut off
+  CHECK(runs.again() == runs.first);
+  CHECK(contains(runs.progress.str(), "probe.jsonl: 1 line was skipped"));
+}
+
+TEST_CASE("a state from a folder without checkpoints is an error that says what to give") {
+  Runs runs;
+  std::filesystem::remove_all(runs.path / "checkpoints");
+  const std::string message =
+      message_of<UsageError>([&] { static_cast<void>(lab::trained_state(runs.path)); });
+  CHECK(contains(message, "[run] " + runs.path.string() +
+                              " has neither checkpoints/ nor manifest.json, so it has no trained "
+                              "state. Give a run's folder with its checkpoints/"));
+}
+
+}  // namespace
+}  // namespace halftone::test::damaged_run_test
+
+// JSON of runs from other sources: its size is limited before it is parsed.
+
+namespace halftone::test::json_input_test {
+namespace {
+
+using nlohmann::json;
+
+TEST_CASE("levels and values are counted outside of texts") {
+  using lab::is_within_limits;
+  const std::string open(lab::most_json_levels, '['), close(lab::most_json_levels, ']');
+  CHECK(is_within_limits(""));
+  CHECK(is_within_limits(open + close));
+  CHECK(is_within_limits(open + close + ',' + open + close));
+  CHECK_FALSE(is_within_limits("[" + open + close + "]"));
+  CHECK_FALSE(is_within_limits("{" + open));
+  CHECK(is_within_limits("\"" + open + open + "\""));
+  CHECK(is_within_limits(R"(["\"[[", ")" + open + open + R"(\\"])"));
+  CHECK(is_within_limits("]]]]" + open));
+  CHECK(is_within_limits(std::string(lab::most_json_values - 1, ',')));
+  CHECK_FALSE(is_within_limits(std::string(lab::most_json_values, ',')));
+}
+
+TEST_CASE("hostile lines are skipped, hostile documents refused, without memory for them") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "probe.jsonl";
+  write_file(path, "{\"a\": 1}\n" + std::string(std::size_t(1) << 20, '[') + "\n{\"a\": 2}\n" +
+                       "{\"a\": \"" + std::string(lab::most_line_bytes, 'x') + "\"}\n");
+  int taken = 0;
+  CHECK(lab::each_json_line("test", path, [&](const nlohmann::json&) { return ++taken > 0; }) == 2);
+  CHECK(taken == 2);
+  write_file(path, "{\"a\": " + std::string(100, '[') + std::string(100, ']') + "}");
+  CHECK(contains(message_of<FormatError>([&] { lab::read_json("test", path); }),
+                 ": more than 64 levels of braces and brackets"));
+  write_file(path, "{\"a\": 3}");
+  CHECK(lab::read_json("test", path)["a"] == 3);
+  std::filesystem::resize_file(path, lab::most_json_bytes + 1);
+  CHECK(contains(message_of<FormatError>([&] { lab::read_json("test", path); }),
+                 "At most 33554432 make sense."));
+}
+
+TEST_CASE("the value that is one too many is found wherever it is") {
+  using lab::is_within_limits;
+  const std::string values(lab::most_json_values - 2, ',');  // with brackets: the maximum
+  CHECK(is_within_limits("[" + values + "]"));
+  CHECK_FALSE(is_within_limits("[[" + values + "]]"));
+  CHECK(is_within_limits("[\"" + values + values + "\"]"));
+  // A string that is not closed hides the rest, and a parser refuses it.
+  CHECK(is_within_limits("\"" + std::string(1000, '[')));
+  CHECK(is_within_limits("\"\\"));
+}
+
+TEST_CASE("numbers: finite ones of an object, and nothing else") {
+  const json object = json::parse(R"({"whole": 3, "negative": -2, "large": 18446744073709551615,
+      "small": 5e-324, "text": "3", "yes": true, "none": null, "list": [3], "object": {"a": 3}})");
+  CHECK(lab::number_in(object, "whole") == 3.0);
+  CHECK(lab::number_in(object, "negative") == -2.0);
+  CHECK(lab::number_in(object, "large") == 0x1p64);
+  CHECK(lab::number_in(object, "small") == 5e-324);
+  for (const char* key : {"text", "yes", "none", "list", "object", "absent", ""}) {
+    CAPTURE(key);
+    CHECK_FALSE(lab::number_in(object, key));
+    CHECK_FALSE(lab::count_in(object, key));
+  }
+  CHECK_FALSE(lab::number_in(json{{"x", HUGE_VAL}}, "x"));
+  CHECK_FALSE(lab::number_in(json{{"x", NAN}}, "x"));
+  for (const json& other : {json(), json(3), json("x"), json::array({1})})
+    CHECK_FALSE(lab::number_in(other, "x"));
+}
+
+TEST_CASE("counts: from 0 to 2^53, without a fraction") {
+  const auto count = [](const json& value) { return lab::count_in(json{{"x", value}}, "x"); };
+  CHECK(count(0) == 0);
+  CHECK(count(7.9) == 7);
+  CHECK(count(9007199254740992) == int64_t(1) << 53);
+  CHECK_FALSE(count(9007199254740994));
+  CHECK_FALSE(count(-1));
+  CHECK_FALSE(count(-0.5));
+  CHECK_FALSE(count(1e300));
+}
+
+TEST_CASE("texts, lists and objects are empty where there are none") {
+  const json object = json::parse(R"({"text": "a", "list": [1, 2], "object": {"b": 1}})");
+  CHECK(lab::text_in(object, "text") == "a");
+  CHECK(lab::array_in(object, "list").size() == 2);
+  CHECK(lab::object_in(object, "object").at("b") == 1);
+  for (const char* key : {"text", "list", "object", "absent"}) {
+    CAPTURE(key);
+    CHECK(lab::text_in(object, key).empty() == (std::string(key) != "text"));
+    CHECK(lab::array_in(object, key).empty() == (std::string(key) != "list"));
+    CHECK(lab::object_in(object, key).empty() == (std::string(key) != "object"));
+  }
+  for (const json& other : {json(), json(3), json::array({1})}) {
+    CHECK(lab::text_in(other, "x").empty());
+    CHECK(lab::array_in(other, "x").is_array());
+    CHECK(lab::object_in(other, "x").is_object());
+  }
+}
+
+TEST_CASE("documents that are no object are refused with their path") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "x.json";
+  const auto refusal = [&](std::string_view text) {
+    write_file(path, text);
+    const std::string message = message_of<FormatError>([&] { lab::read_json("op", path); });
+    CHECK(message.starts_with("[op] " + path.string()));
+    return message;
+  };
+  for (const char* text : {"[]", "3", "null", "\"x\"", "[{}]"}) {
+    CAPTURE(text);
+    CHECK(contains(refusal(text), ": not a JSON object."));
+  }
+  for (const std::string_view text :
+       {"", "{", "{\"a\": 1,}", "{} {}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\xff\"}"}) {
+    CAPTURE(text);
+    CHECK(contains(refusal(text), ": not JSON."));
+  }
+  CHECK(message_of<FormatError>([&] {
+          lab::read_json("op", directory / "none.json");
+        }).starts_with("[op] "));
+}
+
+TEST_CASE("lines: blank ones do not count, cut and refused ones do") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "x.jsonl";
+  const auto read = [&](std::string_view text) {
+    write_file(path, text);
+    std::vector<int> seen;
+    const int64_t skipped = lab::each_json_line("op", path, [&](const json& line) {
+      if (!line.contains("n")) return false;
+      seen.push_back(line["n"].get<int>());
+      return true;
+    });
+    return std::pair(skipped, seen);
+  };
+  using Seen = std::vector<int>;
+  CHECK(read("") == std::pair(int64_t(0), Seen{}));
+  CHECK(read("\n \n\t\r\n") == std::pair(int64_t(0), Seen{}));
+  CHECK(read("{\"n\": 1}\r\n\n{\"n\": 2}") == std::pair(int64_t(0), Seen{1, 2}));
+  CHECK(read("{\"n\": 1}\n{\"n\": 2") == std::pair(int64_t(1), Seen{1}));
+  CHECK(read("[1]\n{\"m\": 1}\nnull\n\xff\n{\"n\": 3}\n") == std::pair(int64_t(4), Seen{3}));
+  CHECK(read("{\"n\": 1} {\"n\": 2}\n") == std::pair(int64_t(1), Seen{}));
+  // The longest accepted line, and one byte more.
+  const std::string frame = "{\"n\": 5, \"x\": \"\"}";
+  const std::string filler(lab::most_line_bytes - frame.size(), 'x');
+  CHECK(read("{\"n\": 5, \"x\": \"" + filler + "\"}").first == 0);
+  CHECK(read("{\"n\": 5, \"x\": \"" + filler + "x\"}").first == 1);
+}
+
+}  // namespace
+}  // namespace halftone::test::json_input_test

@@ -1,19 +1,64 @@
-// Workloads of linear layers only, whose errors and bits a test can compute.
+// The output of commands: a stream's text for a scope.
 #pragma once
 
+#include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/dataset.h>
+#include <halftone/lab/lab.h>
 #include <halftone/lab/workload.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>
 
 namespace halftone::test {
+
+/// Captures the text that a command writes to a stream of the program, in the format of a new
+/// stream. Afterwards the stream has its own buffer and format again.
+class Captured {
+ public:
+  explicit Captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text_.rdbuf())) {
+    format_.copyfmt(stream);
+    stream.copyfmt(std::ios(nullptr));
+  }
+  ~Captured() { stream_.copyfmt(format_), stream_.rdbuf(before_); }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_{};
+  std::ios format_{nullptr};
+  std::ostream& stream_;
+  std::streambuf* before_;
+};
+
+// A whole call of halftone-lab within the test's process.
+
+/// The texts that a call printed to standard output and standard error, and its exit code.
+struct Said {
+  int code = 0;
+  std::string output{}, errors{};
+};
+
+/// Runs `halftone-lab WORD...` with a workload of the test's own.
+inline Said said_by(std::vector<std::string> words, const lab::NamedWorkload& own) {
+  words.insert(words.begin(), "halftone-lab");
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  const Captured output(std::cout), errors(std::cerr);
+  const int code = lab::main(int(pointers.size()), pointers.data(), own);
+  return {code, output.text(), errors.text()};
+}
+
+// Workloads of linear layers only, whose errors and bits a test can compute.
 
 /// Regression by layers of these widths, without activations, on `rows` normal numbers.
 inline lab::Workload linear_workload(const std::vector<int64_t>& widths, int64_t rows = 32,
@@ -55,6 +100,26 @@ inline std::string weight_rule(const std::string& name, const std::string& path,
                                const std::string& quantizer) {
   return R"({"name": ")" + name + R"(", "match": {"op": "linear", "path": ")" + path +
          R"("}, "weight": ")" + quantizer + "\"}";
+}
+
+// The content of a complete summary.json, for tests that write run folders.
+
+/// Returns a summary.json with `entries` added, or in place of its own.
+inline nlohmann::json summary_with(const nlohmann::json& entries = nlohmann::json::object()) {
+  nlohmann::json summary{{"format", 1},
+                         {"policy", "p"},
+                         {"policy_hash", "0123456789abcdef"},
+                         {"workload", "w"},
+                         {"seed", 0},
+                         {"steps", 20},
+                         {"lr", 0.1},
+                         {"loss", 1},
+                         {"late_loss", 1},
+                         {"milliseconds_per_step", 1},
+                         {"skipped_steps", 0},
+                         {"weights_hash", "fedcba9876543210"}};
+  summary.update(entries);
+  return summary;
 }
 
 }  // namespace halftone::test

@@ -1,17 +1,27 @@
 // Rows of runs for other programs: parsed again, each statistic against a plain computation from
 // the numbers of the probe's line.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <sstream>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/factory.h>
+#include <halftone/core/random.h>
+#include <halftone/core/tensor.h>
 #include <halftone/lab/commands/table.h>
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/statistics.h>
+#include <halftone/lab/table.h>
+#include <halftone/lab/trial.h>
 
-#include "lab/captured.h"
-#include "lab/run_files/summaries.h"
+#include "lab/pages.h"
+#include "lab/runs.h"
 #include "support.h"
 
 namespace halftone::test::table_rows_test {
@@ -391,3 +401,311 @@ TEST_CASE("a table goes to a file, whole, or not at all") {
 
 }  // namespace
 }  // namespace halftone::test::table_rows_test
+
+// The table of trainings: its cells against plain computations from the same numbers.
+
+namespace halftone::test::run_table_test {
+namespace {
+
+using lab::RunResult;
+
+RunResult result(const std::string& policy, uint64_t seed, double loss, double milliseconds = 1) {
+  return {.policy = policy,
+          .seed = seed,
+          .loss = loss,
+          .milliseconds = milliseconds,
+          .least_sqnr = std::numeric_limits<double>::infinity()};
+}
+
+/// A result of a run with telemetry.
+RunResult watched(const std::string& policy, uint64_t seed, double underflow, std::string site,
+                  double sqnr, std::string noisy) {
+  RunResult r = result(policy, seed, 1);
+  r.worst_underflow = underflow, r.worst_site = std::move(site);
+  r.least_sqnr = sqnr, r.least_sqnr_site = std::move(noisy);
+  return r;
+}
+
+Columns columns_of(const std::vector<RunResult>& runs) { return Columns(lab::table_of(runs)); }
+
+TEST_CASE("a line per policy in the order of first meeting, the mean of its losses in it") {
+  const Columns table = columns_of({result("b", 0, 1), result("a", 0, 4), result("b", 1, 2),
+                                    result("a", 1, 8), result("b", 2, 6), result("a", 2, 0)});
+  REQUIRE(table.rows() == 2);
+  CHECK(table.at(0, "policy") == "b");
+  CHECK(table.at(1, "policy") == "a");
+  CHECK(table.at(0, "loss") == "3");
+  CHECK(table.at(1, "loss") == "4");
+}
+
+TEST_CASE("differences are paired by seed: their mean and Student's interval") {
+  const std::vector<double> base{1.0, 2.0, 4.0}, other{1.1, 2.4, 4.2};
+  std::vector<RunResult> runs;
+  for (std::size_t i = 0; i < 3; ++i)
+    runs.push_back(result("base", i, base[i])), runs.push_back(result("other", i, other[i]));
+  // Shares 0.1, 0.2, 0.05: mean 0.35 / 3, s^2 = (0.1^2 + 0.2^2 + 0.05^2 - 3 mean^2) / 2.
+  const double mean = 0.35 / 3, variance = (0.01 + 0.04 + 0.0025 - 3 * mean * mean) / 2;
+  const std::string wanted =
+      lab::percent(mean) + " +- " + lab::percent(4.30265 * std::sqrt(variance / 3));
+  const Columns table = columns_of(runs);
+  CHECK(table.at(1, "against base, 95 %") == wanted);
+  CHECK(table.at(0, "against base, 95 %") == "");
+  // The pairs are the same in any order of runs.
+  std::swap(runs[1], runs[5]);
+  CHECK(columns_of(runs).at(1, "against base, 95 %") == wanted);
+  std::swap(runs[0], runs[4]);
+  CHECK(columns_of(runs).at(1, "against base, 95 %") == wanted);
+}
+
+TEST_CASE("seeds that one of two policies has alone are in no pair") {
+  const Columns table =
+      columns_of({result("base", 0, 1), result("base", 2, 8), result("other", 0, 1.5),
+                  result("other", 1, 100), result("other", 3, 100), result("other", 2, 8)});
+  // Shares 0.5 and 0: mean 0.25, s = 0.5 / sqrt(2), t(1) = 12.706.
+  CHECK(table.at(1, "against base, 95 %") == "25.0 % +- " + lab::percent(12.7062 * 0.25));
+  // Without a pair the column is empty, and empty columns are not printed.
+  CHECK_FALSE(columns_of({result("base", 0, 1), result("other", 1, 2)}).has("against base, 95 %"));
+}
+
+TEST_CASE("one seed has a difference without an interval") {
+  const Columns table = columns_of({result("base", 0, 2), result("other", 0, 1)});
+  CHECK(table.at(1, "against base, 95 %") == "-50.0 %");
+}
+
+TEST_CASE("remarks: too few seeds for half a percent, one seed") {
+  const auto pair = [](uint64_t seed, double loss) {
+    return std::vector{result("base", seed, 1), result("other", seed, loss)};
+  };
+  std::vector<RunResult> runs = pair(0, 1.01);
+  CHECK(lab::remarks_on(runs).starts_with("other: one seed gives no interval."));
+  for (const RunResult& r : pair(1, 1.03)) runs.push_back(r);
+  // Half width t(1) 0.01414 / sqrt(2) = 12.7 %; (12.7062 0.014142 / 0.005)^2 = 1,292 pairs.
+  CHECK(lab::remarks_on(runs).starts_with(
+      "other: +- 12.7 %, too few seeds for 0.5 %: about 1292 needed"));
+  std::vector<RunResult> equal = pair(0, 1.01);
+  for (const RunResult& r : pair(1, 1.0101)) equal.push_back(r);
+  CHECK(lab::remarks_on(equal).empty());
+  CHECK(lab::remarks_on({}).empty());
+}
+
+TEST_CASE("times are medians, skipped steps are sums") {
+  std::vector<RunResult> runs{result("a", 0, 1, 9), result("a", 1, 1, 1), result("a", 2, 1, 2)};
+  runs[0].skipped = 2, runs[2].skipped = 5;
+  const Columns table = columns_of(runs);
+  CHECK(table.at(0, "ms/step") == "2");
+  CHECK(table.at(0, "skipped") == "7");
+}
+
+TEST_CASE("updates of all runs are added before their share is taken") {
+  std::vector<RunResult> runs{result("a", 0, 1), result("a", 1, 1), result("b", 0, 1)};
+  runs[0].updates.count = 100, runs[0].updates.lost = 50;
+  runs[1].updates.count = 300, runs[1].updates.lost = 0;
+  const Columns table = columns_of(runs);
+  CHECK(table.at(0, "updates lost") == "12.5 %");  // 50 of 400, and not the mean of 50 % and 0 %
+  CHECK(table.at(1, "updates lost") == "");
+}
+
+TEST_CASE("the worst of all seeds is shown with its place, and nothing without telemetry") {
+  const Columns table = columns_of(
+      {watched("a", 0, 0.25, "first", 30, "third"), watched("a", 1, 0.5, "second", 20.04, "fourth"),
+       watched("a", 2, 0.125, "third", 40, "fifth"), result("b", 0, 1)});
+  CHECK(table.at(0, "worst underflow") == "50.0 %");
+  CHECK(table.cell(0, 6) == "second");
+  CHECK(table.at(0, "least SQNR") == "20.0 dB");
+  CHECK(table.cell(0, 8) == "fourth");
+  CHECK(table.at(1, "worst underflow") == "");
+  CHECK(table.at(1, "least SQNR") == "");
+}
+
+TEST_CASE("a run that diverged is nan, and does not hide the others") {
+  const Columns table = columns_of(
+      {result("a", 0, 1), result("a", 1, std::nan("")), result("b", 0, 2), result("b", 1, 2)});
+  CHECK(table.at(0, "loss") == "nan");
+  CHECK(table.at(1, "loss") == "2");
+}
+
+TEST_CASE("run refuses what is no run before it trains") {
+  std::ostringstream progress;
+  const auto refused = [&](lab::RunOptions options) {
+    options.workload = "mlp_tiny";
+    return message_of<UsageError>([&] { lab::run(options, {}, progress); });
+  };
+  CHECK(contains(refused({}), "[run] 0 policies, 1 seeds"));
+  CHECK(contains(refused({.policies = {"fp32"}, .seeds = {}}), "1 policies, 0 seeds"));
+  CHECK(contains(refused({.policies = {"fp32"}, .steps = 0}), "0 steps"));
+  CHECK(contains(refused({.policies = {"fp32"}, .probe = -1}), "a probe every -1"));
+  CHECK(contains(refused({.policies = {"fp32", "fp32"}}), "two policies are called fp32"));
+  CHECK(contains(refused({.policies = {"fp32"}, .seeds = {1, 2, 1}}), "a seed is given twice"));
+  CHECK(contains(refused({.policies = {"fp23"}}), "fp23"));
+  CHECK(progress.str().empty());
+}
+
+}  // namespace
+}  // namespace halftone::test::run_table_test
+
+// Numbers and tables as experiments print them, and settings that experiments share.
+
+namespace halftone::test::text_table_test {
+namespace {
+
+std::string text_of(const lab::Table& table) {
+  std::ostringstream text;
+  text << table;
+  return text.str();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_CASE("numbers have significant digits, in the shorter of both notations") {
+  CHECK(lab::number(0.0031) == "0.0031");
+  CHECK(lab::number(0.000045) == "4.5e-05");
+  CHECK(lab::number(123456) == "1.235e+05");
+  CHECK(lab::number(123456, 6) == "123456");
+  CHECK(lab::number(2.0 / 3, 3) == "0.667");
+  CHECK(lab::number(-0.5) == "-0.5");
+  CHECK(lab::number(0) == "0");
+  CHECK(lab::number(std::numeric_limits<double>::infinity()) == "inf");
+  CHECK(lab::number(std::nan("")) == "nan");
+}
+
+TEST_CASE("digits after the point, and shares in percent") {
+  CHECK(lab::fixed(2.0 / 3, 3) == "0.667");
+  CHECK(lab::fixed(-2, 0) == "-2");
+  CHECK(lab::fixed(1e20, 1) == "100000000000000000000.0");
+  CHECK(lab::fixed(std::numeric_limits<double>::max(), 2).size() < 64);
+  CHECK(lab::percent(0.1234) == "12.3 %");
+  CHECK(lab::percent(1) == "100.0 %");
+  CHECK(lab::percent(-0.005) == "-0.5 %");
+}
+
+TEST_CASE("the first column is to the left, all others are to the right, with equal widths") {
+  lab::Table table({"head", "x", "wide head"});
+  table.row({"a", "12345", "1"});
+  table.row({"longest", "1", "2"});
+  const auto lines = lines_of(text_of(table));
+  REQUIRE(lines.size() == 3);
+  for (const std::string& line : lines) {
+    CHECK(line.starts_with("  "));
+    CHECK(line.size() == lines[0].size());
+    CHECK(line.back() != ' ');
+  }
+  // 2 + 7 (longest) + 2 + 5 (12345) + 2 + 9 (wide head)
+  CHECK(lines[0].size() == 27);
+  CHECK(lines[1].find("12345") + 5 == lines[2].rfind("1") + 1);
+}
+
+TEST_CASE("what is written into a table is read back cell by cell") {
+  lab::Table table({"site", "", "loss", "two words"});
+  const std::vector<std::vector<std::string>> rows{
+      {"a b", "x", "1", ""}, {"", "y", "", "2 %"}, {"c", "", "-3.5", "a, b and c"}};
+  for (const auto& row : rows) table.row(row);
+  const Columns read(text_of(table));
+  REQUIRE(read.columns() == 4);
+  REQUIRE(read.rows() == 3);
+  for (int i = 0; i < 3; ++i)
+    for (int j = 0; j < 4; ++j) CHECK(read.cell(i, j) == rows[std::size_t(i)][std::size_t(j)]);
+  CHECK(read.at(2, "loss") == "-3.5");
+}
+
+TEST_CASE("rows may be shorter or longer than the heads") {
+  lab::Table table({"a", "b"});
+  table.row({"only"});
+  table.row({"1", "2", "3"});
+  const auto lines = lines_of(text_of(table));
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[1].starts_with("  only"));
+  CHECK(lines[2].ends_with("3"));
+}
+
+TEST_CASE("cells from files cannot move the cursor or begin lines") {
+  lab::Table table({"name", "x"});
+  table.row({"\x1b[2J\n\r", "\xff"});
+  const std::string text = text_of(table);
+  CHECK(lines_of(text).size() == 2);
+  CHECK(std::ranges::none_of(text, [](char c) { return c == '\x1b' || c == '\r' || c == '\xff'; }));
+}
+
+// --- findings
+
+TEST_CASE("a bar holds at its border and misses beyond it") {
+  std::ostringstream text;
+  lab::Findings found(text);
+  found.within("x", 1, 1, 2), found.within("x", 2, 1, 2);
+  found.at_least("x", 1, 1), found.at_most("x", 1, 1), found.exactly("x", 0.1, 0.1);
+  CHECK(found.missed() == 0);
+  const double above = std::nextafter(2.0, 3.0), below = std::nextafter(1.0, 0.0);
+  found.within("x", above, 1, 2), found.within("x", below, 1, 2);
+  found.at_least("x", below, 1), found.at_most("x", std::nextafter(1.0, 2.0), 1);
+  found.exactly("x", 0.1 + 0.2, 0.3);
+  CHECK(found.missed() == 5);
+  CHECK(found.checked() == 10);
+  found.equal("x", "", "a"), found.different("x", "a", "b");
+  CHECK(found.missed() == 6);
+  CHECK(lines_of(text.str()).size() == 12);
+}
+
+TEST_CASE("findings carry a table and whether minutes may be spent") {
+  std::ostringstream text;
+  lab::Findings quick(text), thorough(text, true);
+  CHECK_FALSE(quick.thorough());
+  CHECK(thorough.thorough());
+  quick.out() << "a table\n";
+  CHECK(text.str() == "a table\n");
+  CHECK(quick.checked() == 0);
+}
+
+// --- settings of experiments
+
+TEST_CASE("a policy in a line is the policy file of these words") {
+  const amp::Strategy strategy = lab::policy_of("mine", "amp-bf16", R"("seed": 7)");
+  CHECK(strategy.name == "mine");
+  CHECK(strategy.autocast == bf16);
+  CHECK(strategy.seed == 7);
+  CHECK(lab::policy_of("bare", "fp32", "").name == "bare");
+  CHECK_FALSE(message_of<Error>([] { lab::policy_of("x", "fp32", "\"sede\": 1"); }).empty());
+}
+
+TEST_CASE("hashes of tensors see bits, shapes, dtypes and the order, and nothing else") {
+  const Tensor x = from_vector<float>({1, 2, 3, 4}, {2, 2}), y = from_vector<float>({5}, {1});
+  const auto hash = [](std::vector<Tensor> tensors) { return lab::hash_of(tensors); };
+  const std::string whole = hash({x, y});
+  CHECK(whole.size() == 16);
+  CHECK(whole.find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(hash({x.clone(), y.clone()}) == whole);
+  CHECK(hash({y, x}) != whole);
+  CHECK(hash({x}) != whole);
+  CHECK(hash({views::reshaped(x, {4}), y}) != whole);
+  CHECK(hash({x.to(bf16), y}) != whole);
+  CHECK(hash({from_vector<float>({1, 2, 3, std::nextafter(4.0f, 5.0f)}, {2, 2}), y}) != whole);
+  CHECK(hash({from_vector<float>({0.0f}, {1})}) != hash({from_vector<float>({-0.0f}, {1})}));
+  // The same numbers through other strides.
+  const Tensor turned = views::transpose(from_vector<float>({1, 3, 2, 4}, {2, 2}), 0, 1);
+  CHECK(hash({turned, y}) == whole);
+}
+
+TEST_CASE("root mean square and signal to noise by hand") {
+  CHECK(lab::root_mean_square(std::array{3.0, -4.0}) == doctest::Approx(std::sqrt(12.5)));
+  CHECK(lab::root_mean_square(std::array{-2.0, 2.0, 2.0}) == 2);
+  CHECK(std::isnan(lab::root_mean_square({})));
+  const Tensor x = from_vector<float>({3, 4}, {2});
+  // sum x^2 = 25, sum of squared errors 0.25: 20 dB.
+  CHECK(lab::signal_to_noise(x, from_vector<float>({3, 4.5}, {2})) == doctest::Approx(20));
+  CHECK(lab::signal_to_noise(x, from_vector<float>({8, 4}, {2})) == doctest::Approx(0));
+  CHECK(std::isinf(lab::signal_to_noise(x, x)));
+}
+
+TEST_CASE("a model of weights alone has that one parameter, and gradients that are written") {
+  lab::Weights model(from_vector<float>({1, 2}, {2}));
+  const auto named = model.named_parameters();
+  REQUIRE(named.size() == 1);
+  CHECK(named.front().first == "w");
+  CHECK(named.front().second.to_vector<float>() == std::vector<float>{1, 2});
+}
+
+}  // namespace
+}  // namespace halftone::test::text_table_test

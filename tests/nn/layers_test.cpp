@@ -1,12 +1,18 @@
 // Layers: shapes, values against the functions they wrap, first values, and every error message.
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include <doctest/doctest.h>
+
+#include <halftone/amp/amp.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/random.h>
+#include <halftone/nn/init.h>
 #include <halftone/nn/nn.h>
+
+#include "../support.h"
 
 namespace halftone::test::layers_test {
 namespace {
@@ -321,3 +327,332 @@ TEST_CASE("Sequential") {
 }
 
 }  // namespace halftone::test::layers_test
+
+// Recurrent layers: names, shapes, first values, states, precision under autocast, and every error
+// message. Their numbers are compared with PyTorch's in tests/pytorch/operations_test.cpp.
+
+namespace halftone::test::rnn_test {
+namespace {
+
+std::vector<std::string> names_of(const nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& entry : module.named_parameters()) names.push_back(entry.first);
+  return names;
+}
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("recurrent layers have PyTorch's names, shapes and first values") {
+  CHECK(names_of(nn::Lstm(3, 4)) ==
+        Names{"weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"});
+  CHECK(names_of(nn::Gru(3, 4, {.layers = 2, .bias = false, .bidirectional = true})) ==
+        Names{"weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse",
+              "weight_ih_l1", "weight_hh_l1", "weight_ih_l1_reverse", "weight_hh_l1_reverse"});
+  const nn::Lstm lstm(3, 64, {.layers = 2, .bidirectional = true});
+  CHECK(lstm.directions[1].weight_ih.shape() == Shape{256, 3});
+  CHECK(lstm.directions[2].weight_ih.shape() == Shape{256, 128});
+  CHECK(lstm.directions[3].weight_hh.shape() == Shape{256, 64});
+  CHECK(nn::Gru(3, 4).directions[0].bias_hh.shape() == Shape{12});
+  const std::vector<double> values = lstm.directions[3].weight_hh.to_vector<double>();
+  const auto [low, high] = std::ranges::minmax(values);
+  CHECK(high <= 0.125);  // 1 / sqrt(64)
+  CHECK(high > 0.12);
+  CHECK(low < -0.12);
+}
+
+TEST_CASE("recurrent layers: shapes of outputs and states") {
+  const nn::LstmOutput result =
+      nn::Lstm(3, 4, {.layers = 2, .batch_first = true, .bidirectional = true})(rand({5, 7, 3}));
+  CHECK(result.y.shape() == Shape{5, 7, 8});
+  CHECK(result.h.shape() == Shape{4, 5, 4});
+  CHECK(result.c.shape() == Shape{4, 5, 4});
+  const nn::Gru gru(3, 4);
+  const Tensor x = rand({7, 5, 3});
+  const nn::GruOutput whole = gru(x);
+  CHECK(whole.y.shape() == Shape{7, 5, 4});
+  // A sequence in two parts, with the state passed on, equals the whole sequence.
+  const nn::GruOutput first = gru(slice(x, 0, 0, 3));
+  const nn::GruOutput rest = gru(slice(x, 0, 3, 7), first.h);
+  CHECK(rest.h.to_vector<double>() == whole.h.to_vector<double>());
+}
+
+TEST_CASE("dropout is between the layers, in training") {
+  manual_seed(1);
+  nn::Lstm layer(3, 4, {.layers = 2, .dropout = 0.5});
+  const Tensor x = rand({4, 2, 3});
+  const auto output = [&] { return layer(x).y.to_vector<double>(); };
+  CHECK(output() != output());
+  layer.eval();
+  CHECK(output() == output());
+  nn::Lstm single(3, 4, {.dropout = 0.5});
+  CHECK(single(x).y.to_vector<double>() == single(x).y.to_vector<double>());
+}
+
+TEST_CASE("under autocast recurrent layers run in low precision, their gradients arrive in f32") {
+  nn::Lstm lstm(3, 4, {.layers = 2});
+  nn::Gru gru(3, 4);
+  const Tensor x = rand({3, 2, 3});
+  const Tensor loss = amp::autocast(bf16, [&] {
+    const nn::LstmOutput result = lstm(x);
+    CHECK(result.y.dtype() == bf16);
+    CHECK(result.c.dtype() == bf16);
+    const nn::GruOutput other = gru(x);
+    CHECK(other.y.dtype() == bf16);
+    return sum(result.y) + sum(result.c) + sum(other.h);
+  });
+  loss.backward();
+  for (const Tensor& p : lstm.parameters()) CHECK(p.grad().dtype() == f32);
+  for (const Tensor& p : gru.parameters()) CHECK(p.grad().dtype() == f32);
+  // PyTorch's CPU lists contain only the LSTM.
+  amp::autocast(amp::CastPolicy::preset("pytorch-cpu").with(bf16), [&] {
+    CHECK(lstm(x).y.dtype() == bf16);
+    CHECK(gru(x).y.dtype() == f32);
+  });
+  for (const std::string_view preset : amp::CastPolicy::preset_names())
+    amp::autocast(amp::CastPolicy::preset(preset).with(bf16), [&] { lstm(x), gru(x); });
+}
+
+TEST_CASE("a batch of 0: shapes as always, gradients of 0") {
+  const nn::Lstm lstm(3, 4, {.layers = 2, .batch_first = true, .bidirectional = true});
+  const nn::Gru gru(3, 4);
+  const auto [y, h, c] = lstm(rand({0, 5, 3}));
+  CHECK(y.shape() == Shape{0, 5, 8});
+  CHECK(h.shape() == Shape{4, 0, 4});
+  CHECK(c.shape() == Shape{4, 0, 4});
+  const auto of_gru = gru(rand({5, 0, 3}));
+  CHECK(of_gru.y.shape() == Shape{5, 0, 4});
+  CHECK(of_gru.h.shape() == Shape{1, 0, 4});
+  (sum(y) + sum(h) + sum(c) + sum(of_gru.y) + sum(of_gru.h)).backward();
+  for (const nn::Module* module :
+       {static_cast<const nn::Module*>(&lstm), static_cast<const nn::Module*>(&gru)})
+    for (const auto& [name, x] : const_cast<nn::Module*>(module)->named_parameters()) {
+      CAPTURE(name);
+      for (const double g : x.grad().to_vector<double>()) CHECK(g == 0);
+    }
+}
+
+TEST_CASE("recurrent layers refuse inputs that do not fit") {
+  CHECK_THROWS_WITH_AS(nn::Lstm(0, 4), "[Lstm] the input size is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Gru(4, 0), "[Gru] the hidden size is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Gru(4, 4, {.layers = 0}), "[Gru] layers is 0. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(nn::Lstm(4, 4, {.dropout = 2}),
+                       "[Lstm] dropout 2 is not between 0 and 1. Choose one that is.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Lstm(3, 4)(rand({5, 2})),
+                       "[Lstm] needs [time, n, 3], got [5, 2] f32. Reshape it, or see batch_first.",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(
+      nn::Gru(3, 4, {.batch_first = true})(rand({5, 2, 4})),
+      "[Gru] needs [n, time, 3], got [5, 2, 4] f32. Reshape it, or see batch_first.", ShapeError);
+  CHECK_THROWS_WITH_AS(nn::Gru(3, 4)(Tensor{}), "[Gru] x is undefined. Pass a tensor.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Lstm(3, 4)(rand({5, 2, 3}), zeros({2, 2, 4})),
+                       "[Lstm] h0 is [2, 2, 4] f32. It must be [1, 2, 4].", ShapeError);
+  CHECK_THROWS_WITH_AS(nn::Lstm(3, 4)(rand({5, 2, 3}), {}, zeros({1, 2, 3})),
+                       "[Lstm] c0 is [1, 2, 3] f32. It must be [1, 2, 4].", ShapeError);
+}
+
+}  // namespace halftone::test::rnn_test
+
+// Columns scaled to mean 0 and deviation 1, and the way back, also through a file.
+
+namespace halftone::test::standardizer_test {
+
+using Values = std::vector<double>;
+static Values values(const Tensor& x) { return x.to_vector<double>(); }
+
+TEST_CASE("columns are standardized, and converted back") {
+  const Tensor x = from({{1.0, 5, 2}, {3, 5, 4}});
+  const auto standard = nn::Standardizer::of(x);
+  CHECK(values(standard(x)) == Values{-1, 0, -1, 1, 0, 1});
+  CHECK(values(standard.undo(standard(x))) == values(x));
+  CHECK_THROWS_AS(standard(ones({2, 2})), ShapeError);
+  CHECK_THROWS_AS(standard.undo(ones({2, 2})), ShapeError);
+  CHECK_THROWS_AS(nn::Standardizer::of(ones({3})), ShapeError);
+  CHECK_THROWS_AS(nn::Standardizer::of(empty({0, 3})), ShapeError);
+}
+
+TEST_CASE("a constant column becomes 0, for any number") {
+  for (const double constant : {0.1, 1e-30, -3e30, 1.0 / 3})
+    for (const int64_t rows : {1, 3, 1000}) {
+      const Tensor x = full({rows, 1}, constant);
+      const auto standard = nn::Standardizer::of(x);
+      CHECK(values(standard(x)) == Values(std::size_t(rows), 0));
+      CHECK(values(standard.undo(standard(x))) == values(x));
+    }
+}
+
+TEST_CASE("a model's file holds its means and deviations, which no optimizer trains") {
+  struct Model final : nn::Module {
+    nn::Standardizer scale{2};
+    nn::Linear last{2, 1};
+    void describe(nn::Fields& field) override { field("scale", scale), field("last", last); }
+  };
+  const TemporaryDirectory directory;
+  const Tensor x = from({{1.0, 50}, {3, 70}, {5, 60}});
+  Model model;
+  CHECK(values(model.scale(x)) == values(x));
+  model.scale = nn::Standardizer::of(x);
+  CHECK(model.parameters().size() == 2);
+  nn::save(model, directory / "model.safetensors");
+  Model other;
+  nn::load(other, directory / "model.safetensors");
+  CHECK(values(other.scale(x)) == values(model.scale(x)));
+}
+
+}  // namespace halftone::test::standardizer_test
+
+// Initializers: ranges and moments of the formulas of torch.nn.init, reproducibility, and error
+// messages.
+
+namespace halftone::test::init_test {
+namespace init = halftone::nn::init;
+
+namespace {
+
+struct Moments {
+  double mean = 0, std = 0, low = 0, high = 0;
+};
+
+Moments moments_of(const Tensor& x) {
+  const std::vector<double> values = x.to_vector<double>();
+  Moments m;
+  for (const double value : values) m.mean += value / double(values.size());
+  for (const double value : values)
+    m.std += (value - m.mean) * (value - m.mean) / double(values.size());
+  m.std = std::sqrt(m.std);
+  m.low = *std::min_element(values.begin(), values.end());
+  m.high = *std::max_element(values.begin(), values.end());
+  return m;
+}
+
+void check_uniform(const Tensor& x, double low, double high) {
+  const Moments m = moments_of(x);
+  const double width = high - low;
+  CHECK(m.low >= low);
+  CHECK(m.high <= high);
+  CHECK(m.low < low + 0.01 * width);
+  CHECK(m.high > high - 0.01 * width);
+  CHECK(std::abs(m.mean - 0.5 * (low + high)) < 0.02 * width);
+  CHECK(m.std == doctest::Approx(width / std::sqrt(12.0)).epsilon(0.03));
+}
+
+void check_normal(const Tensor& x, double mean, double std) {
+  const Moments m = moments_of(x);
+  CHECK(std::abs(m.mean - mean) < 0.05 * std);
+  CHECK(m.std == doctest::Approx(std).epsilon(0.03));
+  CHECK(m.high > mean + 2.5 * std);
+}
+
+}  // namespace
+
+TEST_CASE("constants") {
+  CHECK(init::ones(empty({2})).to_vector<double>() == std::vector<double>{1, 1});
+  CHECK(init::zeros(ones({2})).to_vector<double>() == std::vector<double>{0, 0});
+  CHECK(init::constant(empty({2}, bf16), 0.5).to_vector<double>() == std::vector<double>{0.5, 0.5});
+}
+
+TEST_CASE("uniform and normal, in every floating dtype") {
+  manual_seed(11);
+  for (const DType dtype : {f64, f32, f16, bf16}) {
+    check_uniform(init::uniform(empty({100, 100}, dtype), -2, 1), -2, 1);
+    check_normal(init::normal(empty({100, 100}, dtype), 3, 0.5), 3, 0.5);
+  }
+}
+
+TEST_CASE("fans and gains") {
+  CHECK(init::fans_of(empty({6, 5})).in == 5);
+  CHECK(init::fans_of(empty({6, 5})).out == 6);
+  CHECK(init::fans_of(empty({8, 4, 3, 2})).in == 24);
+  CHECK(init::fans_of(empty({8, 4, 3, 2})).out == 48);
+  using enum init::Nonlinearity;
+  CHECK(init::gain_of(linear) == 1);
+  CHECK(init::gain_of(sigmoid) == 1);
+  CHECK(init::gain_of(init::Nonlinearity::tanh) == doctest::Approx(5.0 / 3));
+  CHECK(init::gain_of(relu) == doctest::Approx(std::sqrt(2.0)));
+  CHECK(init::gain_of(leaky_relu) == doctest::Approx(std::sqrt(2 / 1.0001)));
+  CHECK(init::gain_of(leaky_relu, 1) == doctest::Approx(1));
+  CHECK(init::gain_of(selu) == 0.75);
+}
+
+TEST_CASE("xavier and kaiming") {
+  manual_seed(12);
+  const auto weight = [] { return empty({60, 20, 3, 3}); };  // fan in 180, fan out 540
+  const double bound = std::sqrt(6.0 / 720);
+  check_uniform(init::xavier_uniform(weight(), 2), -2 * bound, 2 * bound);
+  check_normal(init::xavier_normal(weight()), 0, std::sqrt(2.0 / 720));
+  check_uniform(init::kaiming_uniform(weight()), -std::sqrt(6.0 / 180), std::sqrt(6.0 / 180));
+  check_uniform(init::kaiming_uniform(weight(), {.slope = std::sqrt(5.0)}), -std::sqrt(1.0 / 180),
+                std::sqrt(1.0 / 180));
+  check_normal(init::kaiming_normal(
+                   weight(), {.fan = init::Fan::out, .nonlinearity = init::Nonlinearity::relu}),
+               0, std::sqrt(2.0 / 540));
+}
+
+TEST_CASE("truncated normal") {
+  manual_seed(13);
+  const Moments m = moments_of(init::trunc_normal(empty({20000})));
+  CHECK(m.low >= -2);
+  CHECK(m.high <= 2);
+  CHECK(m.low < -1.95);
+  CHECK(std::abs(m.mean) < 0.02);
+  CHECK(m.std == doctest::Approx(0.8796).epsilon(0.02));  // of N(0, 1) cut at +-2
+  const Moments shifted = moments_of(init::trunc_normal(empty({20000}), 1, 0.02, -2, 2));
+  CHECK(shifted.mean == doctest::Approx(1).epsilon(0.001));
+  CHECK(shifted.std == doctest::Approx(0.02).epsilon(0.03));
+}
+
+TEST_CASE("orthogonal") {
+  for (const Shape& shape : {Shape{4, 4}, Shape{3, 7}, Shape{6, 2, 2}}) {
+    const std::vector<double> q = init::orthogonal(empty(shape, f64), 2).to_vector<double>();
+    const int64_t rows = shape[0], columns = int64_t(q.size()) / rows;
+    const bool wide = rows <= columns;
+    for (int64_t a = 0; a < std::min(rows, columns); ++a) {
+      for (int64_t b = 0; b < std::min(rows, columns); ++b) {
+        double dot = 0;
+        for (int64_t i = 0; i < std::max(rows, columns); ++i)
+          dot += wide ? q[std::size_t(a * columns + i)] * q[std::size_t(b * columns + i)]
+                      : q[std::size_t(i * columns + a)] * q[std::size_t(i * columns + b)];
+        CHECK(std::abs(dot - (a == b ? 4 : 0)) < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("initializers repeat with the seed, bump the version, and write through views") {
+  manual_seed(5);
+  const std::vector<double> first = init::normal(empty({9})).to_vector<double>();
+  CHECK(init::normal(empty({9})).to_vector<double>() != first);
+  manual_seed(5);
+  CHECK(init::normal(empty({9})).to_vector<double>() == first);
+
+  Tensor x = zeros({3, 2});
+  const uint64_t version = x.storage()->version();
+  init::uniform(x.view_as({3}, {2}, 1), 1, 2);  // the second column
+  CHECK(x.storage()->version() > version);
+  for (const int64_t row : {0, 1, 2}) {
+    CHECK(x.at({row, 0}) == 0);
+    CHECK(x.at({row, 1}) >= 1);
+  }
+  CHECK(init::normal(empty({0, 3})).numel() == 0);
+}
+
+TEST_CASE("initializers' errors") {
+  CHECK_THROWS_WITH_AS(init::uniform(empty({2}), 1, 0),
+                       "[init.uniform] low 1 is above high 0. Swap them.", UsageError);
+  CHECK_THROWS_WITH_AS(init::normal(empty({2}), 0, -1),
+                       "[init.normal] std -1 is negative. Use 0 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(init::trunc_normal(empty({2}), 0, 0),
+                       "[init.trunc_normal] std 0 is not positive. Use more than 0.", UsageError);
+  CHECK_THROWS_WITH_AS(init::trunc_normal(empty({2}), 0, 1, 2, -2),
+                       "[init.trunc_normal] low 2 is above high -2. Swap them.", UsageError);
+  CHECK_THROWS_WITH_AS(
+      init::kaiming_normal(empty({2})),
+      "[init] fans need a weight [out, in, ...], got [2] f32. Use uniform or normal for vectors.",
+      ShapeError);
+  CHECK_THROWS_WITH_AS(
+      init::orthogonal(empty({2})),
+      "[init.orthogonal] needs a matrix or more, got [2] f32. Use normal for vectors.", ShapeError);
+}
+
+}  // namespace halftone::test::init_test

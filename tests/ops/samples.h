@@ -2,19 +2,12 @@
 // specialization is an incomplete type here, so it does not compile.
 #pragma once
 
-#include "ops/samples_dot.h"
 #include "ops/samples_elementwise.h"
 #include "ops/samples_images.h"
 #include "ops/samples_index.h"
-#include "ops/samples_matmul.h"
 #include "ops/samples_norm.h"
-#include "ops/samples_other.h"
 #include "ops/samples_products.h"
-#include "ops/samples_quantize.h"
-#include "ops/samples_recurrent.h"
 #include "ops/samples_reduce.h"
-#include "ops/samples_resize.h"
-#include "ops/samples_rows.h"
 #include "ops/samples_shape.h"
 
 namespace halftone::test {

@@ -308,4 +308,223 @@ template <> struct Samples<Contiguous> {
   }
 };
 
+// Samples of embedding, dropout and checkpoint.
+
+template <> struct Samples<Embedding> {
+  static Case of(std::string name, const Shape& table, const Shape& which, Values indices,
+                 int64_t padding = -1) {
+    return {.name = std::move(name),
+            .inputs = {{.shape = table}, integers(which, std::move(indices))},
+            .call = [padding](const Tensors& in) { return embedding(in[1], in[0], padding); },
+            .oracle =
+                [=](const Arrays& in) {
+                  Shape result = which;
+                  result.push_back(table[1]);
+                  return array_of(result, [&](Dims i) {
+                    const int64_t column = i[i.rank() - 1];
+                    i.erase(i.rank() - 1);
+                    return in[0](int64_t(in[1][i]), column);
+                  });
+                },
+            .smooth = padding < 0};  // the padding row has values but no gradient
+  }
+  static OpSamples make() {
+    return {
+        .cases = {of("a sequence", {5, 4}, {3}, {4, 0, 2}),
+                  of("a batch", {5, 4}, {2, 3}, {4, 0, 2, 1, 3, 3}),
+                  of("the same row often", {3, 2}, {7}, {1, 1, 1, 0, 1, 2, 1}),
+                  of("one index", {5, 4}, {}, {3}), of("padding", {4, 3}, {5}, {0, 2, 2, 1, 3}, 2)},
+        .errors = {
+            error<UsageError>(
+                "[embedding] index 5 is out of range for a table of 5 rows. Indices must be from "
+                "0 to 4.",
+                [] {
+                  embedding(full({2}, 5, i64), ones({5, 3}));
+                }),
+            error<UsageError>("[embedding] index -1 is out of range",
+                              [] {
+                                embedding(full({2}, -1, i64), ones({5, 3}));
+                              }),
+            error<DTypeError>("[embedding] indices must be i64 or i32, got [2] f32. Cast it first.",
+                              [] {
+                                embedding(ones({2}), ones({5, 3}));
+                              }),
+            error<ShapeError>("[embedding] the table is [5] f32, of rank 1. It must have rank 2.",
+                              [] { embedding(zeros({2}, i64), ones({5})); })}};
+  }
+};
+
+template <> struct Samples<Dropout> {
+  static constexpr uint64_t seed = 77;
+  static Case with(std::string name, const Shape& shape, double p) {
+    return {.name = std::move(name),
+            .inputs = {{.shape = shape}},
+            .call =
+                [p](const Tensors& in) {
+                  manual_seed(seed);  // every call of a case draws the same mask
+                  return dropout(in[0], p);
+                },
+            .oracle =
+                [p](const Arrays& in) {
+                  Array y =
+                      in[0];  // element i keeps its value if word i % 4 of counter i / 4 says so
+                  for (std::size_t i = 0; i < y.values.size(); ++i) {
+                    const uint32_t word = Philox::words(seed, i / 4)[i % 4];
+                    const bool kept = p == 0 || double(word >> 8) / double(1 << 24) >= p;
+                    y.values[i] = kept ? y.values[i] / (1 - p) : 0;
+                  }
+                  return y;
+                },
+            .any_strides = false};
+  }
+  static OpSamples make() {
+    return {.cases = {with("a half", {5, 7}, 0.5), with("a little", {4, 9}, 0.1),
+                      with("almost all", {40}, 0.9), with("nothing", {3, 4}, 0),
+                      with("everything", {3, 4}, 1), with("long", {3, 701}, 0.3),
+                      with("empty", {0, 3}, 0.5)},
+            .errors = {error<UsageError>("[dropout] p is 1.5. It must be on [0, 1].",
+                                         [] { dropout(ones({2}), 1.5); }),
+                       error<UsageError>("[dropout] p is nan.",
+                                         [] { dropout(ones({2}), std::nan("")); })}};
+  }
+};
+
+template <> struct Samples<Checkpoint> {
+  static OpSamples make() {
+    const Case products{.name = "two inputs",
+                        .inputs = {{.shape = {3, 4}}, {.shape = {3, 4}}},
+                        .call =
+                            [](const Tensors& in) {
+                              return checkpoint(
+                                  [](const Tensors& x) { return tanh(x[0]) * tanh(x[0]) * x[1]; },
+                                  in);
+                            },
+                        .oracle =
+                            [](const Arrays& in) {
+                              return array_of({3, 4}, [&](const Dims& i) {
+                                return std::pow(std::tanh(in[0][i]), 2) * in[1][i];
+                              });
+                            },
+                        .roundings = 2,
+                        .condition = 4};
+    Case once{.name = "one input, used twice",
+              .inputs = {{.shape = {5}}},
+              .call =
+                  [](const Tensors& in) {
+                    return checkpoint([](const Tensors& x) { return sigmoid(x[0]) + x[0] * x[0]; },
+                                      in);
+                  },
+              .oracle =
+                  [](const Arrays& in) {
+                    return array_of({5}, [&](const Dims& i) {
+                      return 1 / (1 + std::exp(-in[0][i])) + in[0][i] * in[0][i];
+                    });
+                  },
+              .roundings = 2,
+              .condition = 4};
+    return {.cases = {products, once},
+            .errors = {error<UsageError>("[tanh] an input is undefined. Pass a tensor.", [] {
+              checkpoint([](const Tensors& x) { return tanh(x[0]); }, {Tensor{}});
+            })}};
+  }
+};
+
+// Samples of quantize. Unscaled grids, which every dtype holds; blocks, scales and rotations are in
+// tests/backends/quantize_test.cpp, to the bit.
+
+template <> struct Samples<Quantize> {
+  /// The nearest of all numbers of the grid; of two, the one with the even place, which is the even
+  /// significand.
+  static double nearest(const NumberFormat& format, double x) {
+    const double magnitude = std::abs(x);
+    const int64_t count = count_of_numbers(format);
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; ++i) {
+      const double now = std::abs(number_at(format, i) - magnitude),
+                   before = std::abs(number_at(format, best) - magnitude);
+      if (now < before || (now == before && i % 2 == 0)) best = i;
+    }
+    return std::copysign(number_at(format, best), x);
+  }
+  static Case with(std::string name, const Shape& shape, const char* format) {
+    const NumberFormat grid = *number_format_named(format);
+    return {.name = std::move(name),
+            .inputs = {distinct(shape)},
+            .call = [format](const Tensors& in) { return quantize(in[0], format); },
+            .oracle =
+                [grid](const Arrays& in) {
+                  Array y = in[0];
+                  for (double& value : y.values) value = nearest(grid, value);
+                  return y;
+                },
+            .smooth = false};
+  }
+  static Quantizer blocks() { return *quantizer_named("mxfp4"); }
+  static OpSamples make() {
+    Quantizer history{.grid = formats::e4m3, .scaling = Scaling::delayed()};
+    Quantizer rotated{.grid = formats::e2m1, .hadamard = 16};
+    Quantizer odd{.grid = formats::e2m1, .hadamard = 12};
+    Quantizer few{.grid = formats::e2m1, .random_bits = 33};
+    Quantizer tall{.grid = formats::e2m1, .scaling = Scaling::per_block(0, 32)};
+    Quantizer two_levels = blocks();
+    two_levels.scaling.tensor_level = true;
+    Quantizer no_history = history;
+    no_history.scaling.history = 0;
+    Quantizer margin = history;
+    margin.scaling.margin = -1;
+    Quantizer least = history;
+    least.scaling.least = -1;
+    return {
+        .cases = {with("e4m3", {5, 7}, "e4m3"), with("e2m1, which saturates", {16, 15}, "e2m1"),
+                  with("e3m2", {3, 4, 5}, "e3m2"), with("int8", {40}, "int8"),
+                  with("int4, images", {2, 3, 4, 5}, "int4"), with("one number", {}, "e5m2"),
+                  with("empty", {0, 3}, "e4m3")},
+        .errors = {
+            error<UsageError>(
+                "[quantize] there is no number format or quantizer named \"mxfp5\". Did "
+                "you mean \"mxfp",
+                [] { quantize(ones({2}), "mxfp5"); }),
+            error<UsageError>(
+                "[quantize] bf16 does not hold every number of e2m1, blocks of 1x16 with "
+                "e4m3 scales under one of the tensor. Cast the input to f32.",
+                [] { quantize(ones({2}, bf16), "nvfp4"); }),
+            error<UsageError>(
+                "[quantize] f16 does not hold every number of e2m1, blocks of 1x32 with "
+                "e8m0 scales (floor).",
+                [] { quantize(ones({2}, f16), "mxfp4"); }),
+            error<UsageError>(
+                "[quantize] scaling is from history, and a single call has no history.",
+                [=] { quantize(ones({2}), history); }),
+            error<ShapeError>(
+                "[quantize] rotations of 16 do not divide the last dimension of [2, 24] "
+                "f32.",
+                [=] {
+                  quantize(ones({2, 24}), rotated);
+                }),
+            error<UsageError>(
+                "[quantize] rotations are of 12 numbers. Choose 2, 4, 8, 16, 32, 64 or 128, "
+                "or 0 for none.",
+                [=] { quantize(ones({24}), odd); }),
+            error<UsageError>("[quantize] stochastic rounding has 33 random bits. Choose 1 to 32.",
+                              [=] { quantize(ones({2}), few); }),
+            error<UsageError>("[quantize] blocks are of 0 x 32 numbers. Both must be at least 1.",
+                              [=] { quantize(ones({2}), tall); }),
+            error<UsageError>(
+                "[quantize] scales of blocks are e8m0 under a scale of the tensor. Only "
+                "short ones, such as e4m3, need that.",
+                [=] { quantize(ones({2}), two_levels); }),
+            error<UsageError>("[quantize] a history has 0 steps. It must have at least 1.",
+                              [=] { quantize(ones({2}), no_history); }),
+            error<UsageError>("[quantize] a margin is -1. It must be from 0 to 100.",
+                              [=] { quantize(ones({2}), margin); }),
+            error<UsageError>(
+                "[quantize] the least largest magnitude is -1. It must be finite and not "
+                "negative.",
+                [=] { quantize(ones({2}), least); }),
+            error<UsageError>("[quantize] a grid has 0 significand bits. Choose 1 to 24.", [] {
+              quantize(ones({2}), Quantizer{.grid = {.significand_bits = 0}});
+            })}};
+  }
+};
+
 }  // namespace halftone::test

@@ -1,12 +1,23 @@
 // Sgd, Adam, AdamW, Rmsprop against plain f64 loops over PyTorch's published formulas, their option
 // checks, and parameters that change their dtype or lack gradients.
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <functional>
+#include <limits>
+#include <string>
 
+#include <doctest/doctest.h>
+
+#include <halftone/amp/amp.h>
+#include <halftone/amp/master_weights.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/nn/nn.h>
+#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optim.h>
+#include <halftone/optim/optimizers.h>
+
+#include "../support.h"
 
 namespace halftone::test::optimizers_test {
 
@@ -239,3 +250,625 @@ TEST_CASE("parameter errors") {
 }
 
 }  // namespace halftone::test::optimizers_test
+
+// Lion, LAMB and Muon: compared with their published formulas in f64, under every form of weights.
+
+namespace halftone::test::lion_lamb_muon_test {
+
+using namespace halftone::optim;
+
+namespace {
+
+using Values = std::vector<double>;
+
+Values random_values(std::size_t count, int seed) {
+  Values values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = std::sin(double(seed) * 12.9898 + double(i) * 78.233) * 1.3 + 0.1;
+  return values;
+}
+
+double norm(const Values& x) {
+  double sum = 0;
+  for (const double v : x) sum += v * v;
+  return std::sqrt(sum);
+}
+
+/// A formula updates a whole parameter of some shape; it stores its own state. t = 1, 2, ...
+using Formula = std::function<void(int t, const Shape& shape, Values& p, const Values& g)>;
+
+Formula lion(const LionOptions& o) {
+  return [o, m = Values{}](int, const Shape&, Values& p, const Values& g) mutable {
+    m.resize(p.size());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const double u = o.betas[0] * m[i] + (1 - o.betas[0]) * g[i];
+      p[i] -= o.lr * (double(u > 0) - double(u < 0) + o.weight_decay * p[i]);
+      m[i] = o.betas[1] * m[i] + (1 - o.betas[1]) * g[i];
+    }
+  };
+}
+
+Formula lamb(const LambOptions& o) {
+  return [o, m = Values{}, v = Values{}](int t, const Shape&, Values& p, const Values& g) mutable {
+    m.resize(p.size()), v.resize(p.size());
+    Values u(p.size());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      m[i] = o.betas[0] * m[i] + (1 - o.betas[0]) * g[i];
+      v[i] = o.betas[1] * v[i] + (1 - o.betas[1]) * g[i] * g[i];
+      u[i] = m[i] / (1 - std::pow(o.betas[0], t)) /
+                 (std::sqrt(v[i] / (1 - std::pow(o.betas[1], t))) + o.eps) +
+             o.weight_decay * p[i];
+    }
+    const double w = norm(p), d = norm(u), trust = w > 0 && d > 0 ? w / d : 1;
+    for (std::size_t i = 0; i < p.size(); ++i) p[i] -= o.lr * trust * u[i];
+  };
+}
+
+using Matrix = std::vector<Values>;
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c(a.size(), Values(b[0].size()));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t k = 0; k < b.size(); ++k)
+      for (std::size_t j = 0; j < b[0].size(); ++j) c[i][j] += a[i][k] * b[k][j];
+  return c;
+}
+Matrix transposed(const Matrix& a) {
+  Matrix t(a[0].size(), Values(a.size()));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t j = 0; j < a[0].size(); ++j) t[j][i] = a[i][j];
+  return t;
+}
+
+/// torch.optim.Muon, without its bf16.
+Formula muon(const MuonOptions& o) {
+  return [o, m = Values{}](int, const Shape& shape, Values& p, const Values& g) mutable {
+    m.resize(p.size());
+    const auto rows = std::size_t(shape[0]), columns = p.size() / rows;
+    Matrix x(rows, Values(columns));
+    Values u(p.size());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      m[i] += (1 - o.momentum) * (g[i] - m[i]);
+      u[i] = o.nesterov ? g[i] + o.momentum * (m[i] - g[i]) : m[i];
+    }
+    for (std::size_t i = 0; i < p.size(); ++i)
+      x[i / columns][i % columns] = u[i] / std::max(norm(u), o.eps);
+    const bool tall = rows > columns;
+    if (tall) x = transposed(x);
+    for (int step = 0; step < o.iterations; ++step) {
+      const Matrix gram = product(x, transposed(x)), square = product(gram, gram);
+      Matrix factor = gram;
+      for (std::size_t i = 0; i < factor.size(); ++i)
+        for (std::size_t j = 0; j < factor.size(); ++j)
+          factor[i][j] = o.coefficients[1] * gram[i][j] + o.coefficients[2] * square[i][j];
+      const Matrix change = product(factor, x);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        for (std::size_t j = 0; j < x[0].size(); ++j)
+          x[i][j] = o.coefficients[0] * x[i][j] + change[i][j];
+    }
+    if (tall) x = transposed(x);
+    const double r = double(rows), c = double(columns);
+    const double scale = o.scale == MuonScale::original ? std::sqrt(std::max(1.0, r / c))
+                                                        : 0.2 * std::sqrt(std::max(r, c));
+    for (std::size_t i = 0; i < p.size(); ++i)
+      p[i] = p[i] * (1 - o.lr * o.weight_decay) - o.lr * scale * x[i / columns][i % columns];
+  };
+}
+
+/// Does six steps from a parameter of that shape: the optimizer in f64 and the formula agree.
+template <class O, class Options>
+void compare(const Options& options, const Shape& shape, const Formula& formula, double start = 1) {
+  const auto count = std::size_t(numel_of(shape));
+  for (const char* backend : {"cpu", "reference"}) {
+    INFO(Options::name, ' ', backend);
+    const CpuBackendScope scope(backend);
+    Values expected = random_values(count, 0);
+    for (double& x : expected) x *= start;
+    Tensor p = from_vector(expected, shape, f64).set_requires_grad();
+    O optimizer({p}, options);
+    Formula rule = formula;
+    for (int t = 1; t <= 6; ++t) {
+      const Values g = random_values(count, t);
+      p.set_grad(from_vector(g, shape, f64));
+      if (t % 2 == 0) optimizer.step();
+      else optimizer.step({.factor = full({}, 1, f32)});
+      rule(t, shape, expected, g);
+    }
+    const Values got = p.to_vector<double>();
+    double largest = 0;
+    for (std::size_t i = 0; i < count; ++i)
+      largest = std::max(largest, std::abs(got[i] - expected[i]));
+    CHECK(largest < 1e-12);
+  }
+}
+
+TEST_CASE("Lion follows its algorithm") {
+  for (const double decay : {0.0, 0.1}) {
+    const LionOptions options{.lr = 0.01, .weight_decay = decay};
+    compare<Lion>(options, {37}, lion(options));
+  }
+  // A momentum of 0 has no direction.
+  Tensor p = ones({2}).set_requires_grad();
+  Lion optimizer({p}, 0.5);
+  p.set_grad(from({0.0, 2.0}));
+  optimizer.step();
+  CHECK(p.to_vector<double>() == Values{1, 0.5});
+}
+
+TEST_CASE("the length of LAMB's step is determined by the parameter") {
+  for (const double decay : {0.0, 0.1}) {
+    const LambOptions options{.lr = 0.01, .weight_decay = decay};
+    compare<Lamb>(options, {3, 11}, lamb(options));
+    compare<Lamb>(options, {}, lamb(options));
+    compare<Lamb>(options, {5}, lamb(options), 0);  // a norm of 0: the factor is 1
+  }
+}
+
+TEST_CASE("Muon makes momentum orthogonal") {
+  for (const Shape& shape : {Shape{4, 7}, Shape{7, 4}, Shape{5, 5}, Shape{1, 3}, Shape{6, 2, 3, 3}})
+    for (const bool nesterov : {true, false})
+      for (const MuonScale scale : {MuonScale::original, MuonScale::match_rms_adamw}) {
+        CAPTURE(shape);
+        const MuonOptions options{
+            .lr = 0.02, .nesterov = nesterov, .iteration_dtype = f64, .scale = scale};
+        compare<Muon>(options, shape, muon(options));
+      }
+}
+
+TEST_CASE("norms whose squares leave f32: LAMB's factor, and Muon's step of any gradient") {
+  for (const double size : {1e-25, 1e25}) {
+    Tensor p = full({9}, size).clone().set_requires_grad();
+    Lamb optimizer({p}, {.lr = 0.01, .eps = 0, .weight_decay = 0});
+    p.set_grad(ones({9}));
+    optimizer.step();
+    CHECK(p.to_vector<double>()[8] == doctest::Approx(0.99 * size).epsilon(1e-5));
+  }
+  const auto stepped = [](double size) {
+    Tensor p = zeros({4, 6}).set_requires_grad();
+    Muon optimizer({p}, {.lr = 1, .weight_decay = 0, .iteration_dtype = f32, .eps = 0});
+    p.set_grad(from_vector(random_values(24, 5), {4, 6}) * size);
+    optimizer.step();
+    return p.to_vector<double>();
+  };
+  const Values usual = stepped(1);
+  for (const double size : {0x1p-90, 0x1p90}) {
+    const Values other = stepped(size);
+    for (std::size_t i = 0; i < usual.size(); ++i)
+      CHECK(other[i] == doctest::Approx(usual[i]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("Muon updates parameters that are not matrices as AdamW does") {
+  Tensor p = from_vector(random_values(9, 0), {9}, f64).set_requires_grad(),
+         q = p.detach().clone().set_requires_grad();
+  Muon muon({p}, {.lr = 0.01, .vector_lr_factor = 0.5});
+  AdamW adamw({q}, {.lr = 0.005, .weight_decay = 0.1});
+  for (int t = 1; t <= 3; ++t) {
+    p.set_grad(from_vector(random_values(9, t), {9}, f64)), q.set_grad(p.grad().clone());
+    muon.step(), adamw.step();
+  }
+  CHECK(p.to_vector<double>() == q.to_vector<double>());
+}
+
+TEST_CASE("the precision of Muon's iteration is the user's choice") {
+  const auto singular_spread = [](DType dtype) {
+    Tensor p = zeros({8, 16}).set_requires_grad();
+    Muon muon({p}, {.lr = 1, .weight_decay = 0, .iteration_dtype = dtype});
+    p.set_grad(from_vector(random_values(128, 1), {8, 16}, f32));
+    muon.step();
+    const Tensor gram = matmul(p.detach(), transpose(p.detach(), 0, 1));
+    double trace = 0;
+    for (int64_t i = 0; i < 8; ++i) trace += gram.at({i, i});
+    return trace / 8;  // of squared singular values, which end between 0.5^2 and 1.5^2
+  };
+  const double f32_trace = singular_spread(f32), bf16_trace = singular_spread(bf16);
+  CHECK(f32_trace > 0.25);
+  CHECK(f32_trace < 2.25);
+  CHECK(bf16_trace != f32_trace);
+  CHECK(bf16_trace == doctest::Approx(f32_trace).epsilon(0.1));
+  CHECK_THROWS_AS(Muon({zeros({2, 2}).set_requires_grad()}, {.iteration_dtype = i32}), DTypeError);
+  CHECK_THROWS_AS(Muon({zeros({2, 2}).set_requires_grad()}, {.iterations = -1}), UsageError);
+}
+
+// --- forms of weights
+
+using Make = std::function<std::unique_ptr<Optimizer>(std::vector<Tensor>)>;
+const std::vector<std::pair<std::string, Make>> makers{
+    {"Lion",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<Lion>(p, LionOptions{.lr = 0.01, .weight_decay = 0.1});
+     }},
+    {"LAMB",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<Lamb>(p, LambOptions{.lr = 0.01, .weight_decay = 0.1});
+     }},
+    {"Muon",
+     [](std::vector<Tensor> p) { return std::make_unique<Muon>(p, MuonOptions{.lr = 0.01}); }},
+};
+
+/// The weights after eight steps with the same bf16 gradients, from weights that are exact in bf16.
+struct Trained {
+  Values weights, parameter;
+  bool operator==(const Trained&) const = default;
+};
+Trained trained(const Make& make, std::optional<amp::MasterWeightsOptions> keep, DType dtype) {
+  const Shape shape{24, 32};
+  Tensor p = cast(from_vector(random_values(768, 0), shape, f32), bf16);
+  p = cast(p, dtype).detach().set_requires_grad();
+  Tensor bias = cast(cast(from_vector(random_values(33, 5), {33}, f32), bf16), dtype);
+  bias = bias.detach().set_requires_grad();
+  const auto inner = make({p, bias});
+  std::optional<amp::MasterWeights> masters;
+  if (keep) masters.emplace(*inner, *keep);
+  Optimizer& optimizer = masters ? static_cast<Optimizer&>(*masters) : *inner;
+  for (int t = 1; t <= 8; ++t) {
+    p.set_grad(cast(cast(from_vector(random_values(768, t), shape, f32), bf16), dtype));
+    bias.set_grad(cast(cast(from_vector(random_values(33, t), {33}, f32), bf16), dtype));
+    optimizer.step({.factor = full({}, 0.5, f32)});
+  }
+  Trained result;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Tensor parameter = (i == 0 ? p : bias).detach();
+    const Tensor weight = masters ? masters->weight(i) : cast(parameter, f32);
+    for (const double v : weight.to_vector<double>()) result.weights.push_back(v);
+    for (const double v : parameter.to_vector<double>()) result.parameter.push_back(v);
+  }
+  return result;
+}
+
+double distance(const Values& a, const Values& b) {
+  double largest = 0;
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+TEST_CASE("masters and split weights of every optimizer are the f32 run, bit for bit") {
+  for (const auto& [name, make] : makers)
+    for (const char* backend : {"cpu", "reference"}) {
+      INFO(name, ' ', backend);
+      const CpuBackendScope scope(backend);
+      const Trained wide = trained(make, {}, f32);
+      const auto keep = [&](WeightForm form, bool fused) {
+        return trained(make, amp::MasterWeightsOptions{.form = form, .fused = fused}, bf16);
+      };
+      CHECK(keep(WeightForm::master, true).weights == wide.weights);
+      CHECK(keep(WeightForm::master, false).weights == wide.weights);
+      CHECK(keep(WeightForm::split, true).weights == wide.weights);
+      CHECK(keep(WeightForm::split_rounded, true).weights == wide.weights);
+    }
+}
+
+TEST_CASE("compensated and stochastic weights of every optimizer stay near the f32 run") {
+  for (const auto& [name, make] : makers) {
+    INFO(name);
+    const Trained wide = trained(make, {}, f32);
+    Values start = random_values(768, 0);
+    for (const double v : random_values(33, 5)) start.push_back(v);
+    const double moved = distance(wide.weights, start);
+    const auto keep = [&](WeightForm form) {
+      return trained(make, amp::MasterWeightsOptions{.form = form}, bf16);
+    };
+    const Trained kahan = keep(WeightForm::kahan), stochastic = keep(WeightForm::stochastic);
+    CHECK(distance(kahan.weights, wide.weights) < 0x1p-13);
+    // Each of eight roundings has an error below a spacing of a weight below 2.
+    CHECK(distance(stochastic.weights, wide.weights) < 8 * 0x1p-7);
+    CHECK(distance(stochastic.weights, wide.weights) > 0);
+    CHECK(moved > 0.01);
+  }
+}
+
+TEST_CASE("a skipped step changes nothing") {
+  for (const auto& [name, make] : makers) {
+    INFO(name);
+    Tensor p = from_vector(random_values(12, 0), {3, 4}, f32).set_requires_grad();
+    const auto optimizer = make({p});
+    p.set_grad(from_vector(random_values(12, 1), {3, 4}, f32));
+    optimizer->step();
+    const Values weights = p.to_vector<double>();
+    std::map<std::string, Values> state;
+    for (const auto& [key, x] : optimizer->state_dict()) state[key] = x.to_vector<double>();
+    p.set_grad(full({3, 4}, std::nan("")));
+    optimizer->step({.skip = ones({})});
+    CHECK(p.to_vector<double>() == weights);
+    for (const auto& [key, x] : optimizer->state_dict())
+      CHECK_MESSAGE(x.to_vector<double>() == state[key], key);
+  }
+}
+
+TEST_CASE("state is saved and loaded under its names") {
+  const std::map<std::string, std::vector<std::string>> names{
+      {"Lion", {"exp_avg"}}, {"LAMB", {"exp_avg", "exp_avg_sq"}}, {"Muon", {"momentum_buffer"}}};
+  for (const auto& [name, make] : makers) {
+    INFO(name);
+    Tensor p = from_vector(random_values(12, 0), {3, 4}, f32).set_requires_grad(),
+           q = p.detach().clone().set_requires_grad();
+    const auto first = make({p}), second = make({q});
+    const auto step = [](Tensor& x, Optimizer& optimizer, int t) {
+      x.set_grad(from_vector(random_values(12, t), {3, 4}, f32));
+      optimizer.step();
+    };
+    step(p, *first, 1), step(p, *first, 2);
+    for (const std::string& entry : names.at(name))
+      CHECK(first->state_dict().contains("state.0." + entry));
+    q = p.detach().clone().set_requires_grad();
+    const auto third = make({q});
+    third->load_state_dict(first->state_dict());
+    step(p, *first, 3), step(q, *third, 3);
+    CHECK(p.to_vector<double>() == q.to_vector<double>());
+    CHECK(first->state_tensors(0, p) == int64_t(names.at(name).size()));
+  }
+}
+
+}  // namespace
+
+}  // namespace halftone::test::lion_lamb_muon_test
+
+// AMSGrad, maximize, schedules, plateaus and p-norms, each compared with PyTorch's formula in f64
+// or its published numbers.
+
+namespace halftone::test::variants_and_schedules_test {
+
+using optim::LrSchedule;
+
+namespace {
+
+std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+
+TEST_CASE("AMSGrad and maximize, by their formulas in f64") {
+  const std::vector<double> start{1, -2, 0.5};
+  for (const bool amsgrad : {false, true})
+    for (const bool maximize : {false, true})
+      for (const bool decoupled : {false, true}) {
+        CAPTURE(amsgrad);
+        CAPTURE(maximize);
+        CAPTURE(decoupled);
+        Tensor p = from_vector(start, {3}, f64).set_requires_grad();
+        optim::Adam adam(
+            {p}, {.lr = 0.1, .weight_decay = 0.02, .amsgrad = amsgrad, .maximize = maximize});
+        Tensor q = from_vector(start, {3}, f64).set_requires_grad();
+        optim::AdamW adamw(
+            {q}, {.lr = 0.1, .weight_decay = 0.02, .amsgrad = amsgrad, .maximize = maximize});
+        Tensor& x = decoupled ? q : p;
+        std::vector<double> w = start, m(3), v(3), most(3);
+        for (int t = 1; t <= 6; ++t) {
+          std::vector<double> g(3);
+          for (std::size_t i = 0; i < 3; ++i) g[i] = (t % 2 ? 1.0 : 0.1) * (w[i] + double(i));
+          x.set_grad(from_vector(g, {3}, f64));
+          if (decoupled) adamw.step();
+          else adam.step();
+          for (std::size_t i = 0; i < 3; ++i) {
+            double gradient = maximize ? -g[i] : g[i];
+            if (decoupled) w[i] *= 1 - 0.1 * 0.02;
+            else gradient += 0.02 * w[i];
+            m[i] = 0.9 * m[i] + 0.1 * gradient;
+            v[i] = 0.999 * v[i] + 0.001 * gradient * gradient;
+            most[i] = std::max(most[i], v[i]);
+            const double root = std::sqrt((amsgrad ? most[i] : v[i]) / (1 - std::pow(0.999, t)));
+            w[i] -= 0.1 / (1 - std::pow(0.9, t)) * m[i] / (root + 1e-8);
+          }
+        }
+        for (std::size_t i = 0; i < 3; ++i)
+          CHECK(values(x)[i] == doctest::Approx(w[i]).epsilon(1e-12));
+      }
+}
+
+TEST_CASE("AMSGrad: under masters and split weights, saved and resumed") {
+  for (const char* name : {"fp32", "o2-bf16", "split-bf16", "full-bf16-kahan", "amp-fp16"}) {
+    CAPTURE(name);
+    const auto train = [&](int steps, const optim::NamedTensors* from, optim::NamedTensors* to) {
+      manual_seed(5);
+      nn::Linear layer(4, 3);
+      optim::AdamW adamw(layer.parameters(), {.lr = 0.05, .amsgrad = true});
+      auto training = amp::apply(amp::Strategy::named(name), layer, adamw);
+      if (from) training.load_state_dict(*from);
+      for (int i = 0; i < steps; ++i) {
+        training.zero_grad();
+        training.backward(mean(square(training.forward(layer, ones({2, 4})) - 1.0)));
+        training.step();
+      }
+      to->clear();
+      for (const auto& [key, x] : training.state_dict()) (*to)[key] = x.clone();
+    };
+    optim::NamedTensors whole, half, rest;
+    train(6, nullptr, &whole), train(3, nullptr, &half), train(3, &half, &rest);
+    REQUIRE(whole.contains("optimizer.state.0.max_exp_avg_sq"));
+    for (const auto& [key, x] : whole) {
+      CAPTURE(key);
+      CHECK(values(x) == values(rest.at(key)));
+    }
+  }
+}
+
+TEST_CASE("maximize: SGD and RMSprop go in the opposite direction, also under a loss scale") {
+  for (const bool scaled : {false, true}) {
+    Tensor up = from({1.0, 2}).set_requires_grad(), down = from({1.0, 2}).set_requires_grad();
+    optim::Sgd rises({up}, {.lr = 0.5, .momentum = 0.9, .maximize = true});
+    optim::Sgd falls({down}, {.lr = 0.5, .momentum = 0.9});
+    for (int i = 0; i < 3; ++i) {
+      up.set_grad(from({-2.0, 1})), down.set_grad(from({2.0, -1}));
+      if (scaled) rises.step({.factor = scalar(0.5)}), falls.step({.factor = scalar(0.5)});
+      else rises.step(), falls.step();
+    }
+    CHECK(values(up) == values(down));
+  }
+  Tensor p = from({1.0}).set_requires_grad();
+  optim::Rmsprop rmsprop({p}, {.lr = 0.1, .maximize = true});
+  p.set_grad(from({3.0}));
+  rmsprop.step();
+  CHECK(values(p)[0] > 1);
+}
+
+TEST_CASE("schedules are torch's") {
+  const LrSchedule steps = LrSchedule::multi_step({2, 5}, 0.1);
+  CHECK(steps.at(1) == 1);
+  CHECK(steps.at(2) == doctest::Approx(0.1));
+  CHECK(steps.at(5) == doctest::Approx(0.01));
+  CHECK(LrSchedule::exponential(0.9).at(3) == doctest::Approx(0.729));
+  CHECK(LrSchedule::polynomial(10, 2).at(5) == doctest::Approx(0.25));
+  CHECK(LrSchedule::polynomial(10).at(12) == 0);
+  // torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(T_0=4, T_mult=2, eta_min=0.1), lr 1
+  const LrSchedule restarts = LrSchedule::cosine_restarts(4, 2, 0.1);
+  const std::vector<double> expected{1.0,
+                                     0.8681980515339464,
+                                     0.55,
+                                     0.23180194846605364,
+                                     1.0,
+                                     0.9657457896300791,
+                                     0.8681980515339464};
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(restarts.at(int64_t(i)) == doctest::Approx(expected[i]).epsilon(1e-12));
+  CHECK(restarts.at(12) == doctest::Approx(1));
+  // torch.optim.lr_scheduler.OneCycleLR(max_lr=1, total_steps=10)
+  const LrSchedule cycle = LrSchedule::one_cycle(10);
+  const std::vector<double> one_cycle{0.04,
+                                      0.52,
+                                      1.0,
+                                      0.9504846320134736,
+                                      0.8117456539497631,
+                                      0.6112620219362892,
+                                      0.38874197806371076,
+                                      0.18825834605023694,
+                                      0.04951936798652633,
+                                      4e-06};
+  for (std::size_t i = 0; i < one_cycle.size(); ++i)
+    CHECK(cycle.at(int64_t(i)) == doctest::Approx(one_cycle[i]).epsilon(1e-9));
+  CHECK_THROWS_AS(LrSchedule::one_cycle(0), UsageError);
+  CHECK_THROWS_AS(LrSchedule::one_cycle(10, 1.5), UsageError);
+  CHECK_THROWS_AS(LrSchedule::one_cycle(10, 0.3, 0), UsageError);
+  CHECK_THROWS_AS(LrSchedule::cosine_restarts(0), UsageError);
+  CHECK_THROWS_AS(LrSchedule::multi_step({-1}), UsageError);
+}
+
+TEST_CASE("ReduceOnPlateau: patience, cooldown, threshold, least rate") {
+  Tensor p = from({1.0}).set_requires_grad();
+  const auto rates = [&](const optim::PlateauOptions& options, const std::vector<double>& losses) {
+    optim::Sgd sgd({p}, {.lr = 1});
+    optim::ReduceOnPlateau plateau(sgd, options);
+    std::vector<double> seen;
+    for (const double loss : losses) plateau.step(loss), seen.push_back(sgd.lr());
+    return seen;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  using Rates = std::vector<double>;
+  CHECK(rates({.factor = 0.5, .patience = 1}, {3, 2, 2, 2, 2, 2}) ==
+        Rates{1, 1, 1, 0.5, 0.5, 0.25});
+  CHECK(rates({.factor = 0.5, .patience = 0, .cooldown = 2}, {3, 3, 3, 3, 3}) ==
+        Rates{1, 0.5, 0.5, 0.5, 0.25});
+  CHECK(rates({.factor = 0.5, .patience = 0, .threshold = 0.1}, {10, 9.5, 8}) ==
+        Rates{1, 0.5, 0.5});
+  CHECK(rates({.larger_is_better = true, .factor = 0.5, .patience = 0}, {1, 2, 1.5, nan}) ==
+        Rates{1, 1, 0.5, 0.25});
+  CHECK(rates({.factor = 0.5, .patience = 0, .min_lr = 0.4}, {1, 1, 1, 1}) ==
+        Rates{1, 0.5, 0.4, 0.4});
+  optim::Sgd sgd({p}, {.lr = 1});
+  CHECK_THROWS_AS(optim::ReduceOnPlateau(sgd, {.factor = 1}), UsageError);
+  CHECK_THROWS_AS(optim::ReduceOnPlateau(sgd, {.patience = -1}), UsageError);
+}
+
+TEST_CASE("clipping by any p-norm") {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {f64, f32, bf16})
+    for (const double p : {1.0, 1.5, 2.0, 3.0, inf}) {
+      CAPTURE(p);
+      Tensor a = zeros({2}, dtype).set_requires_grad(), b = zeros({1}, dtype).set_requires_grad();
+      a.set_grad(from({3, -4}, dtype)), b.set_grad(from({12}, dtype));
+      const double expected =
+          std::isinf(p) ? 12 : std::pow(std::pow(3, p) + std::pow(4, p) + std::pow(12, p), 1 / p);
+      const Tensor norm = optim::clip_grad_norm({a, b}, 1, {.norm_type = p});
+      CHECK(norm.item() == doctest::Approx(expected).epsilon(1e-6));
+      CHECK(values(a.grad())[1] ==
+            doctest::Approx(-4 / expected).epsilon(4 * epsilon(dtype) + 1e-6));
+    }
+  Tensor huge = zeros({2}).set_requires_grad();
+  huge.set_grad(from({1e30, 1e30}));
+  CHECK(optim::clip_grad_norm({huge}, 1, {.norm_type = 3}).item() ==
+        doctest::Approx(std::cbrt(2) * 1e30));
+  CHECK_THROWS_AS(optim::clip_grad_norm({huge}, 1, {.norm_type = 0}), UsageError);
+  CHECK(optim::clip_grad_norm({}, 1, {.norm_type = 1}).item() == 0);
+}
+
+}  // namespace
+
+}  // namespace halftone::test::variants_and_schedules_test
+
+// Schedules as tables, and the scheduler that applies them to groups.
+
+namespace halftone::test::lr_schedule_test {
+
+using namespace halftone::optim;
+
+namespace {
+
+void check_table(const LrSchedule& schedule, const std::vector<double>& expected) {
+  for (std::size_t step = 0; step < expected.size(); ++step)
+    CHECK(schedule.at(int64_t(step)) == doctest::Approx(expected[step]).epsilon(1e-12));
+}
+Tensor leaf() { return ones({1}).set_requires_grad(); }
+
+}  // namespace
+
+TEST_CASE("schedules, step by step") {
+  check_table(LrSchedule::constant(), {1, 1, 1});
+  check_table(LrSchedule::constant(0.5), {0.5, 0.5});
+  check_table(LrSchedule::step_decay(2), {1, 1, 0.1, 0.1, 0.01});
+  check_table(LrSchedule::step_decay(3, 0.5), {1, 1, 1, 0.5, 0.5, 0.5, 0.25});
+  check_table(LrSchedule::linear(4), {1, 0.75, 0.5, 0.25, 0, 0});
+  check_table(LrSchedule::linear(2, 0.5), {1, 0.75, 0.5, 0.5});
+  const double c = std::sqrt(0.5);
+  check_table(LrSchedule::cosine(4), {1, (1 + c) / 2, 0.5, (1 - c) / 2, 0, 0, 0});
+  check_table(LrSchedule::cosine(2, 0.2), {1, 0.6, 0.2, 0.2});
+  check_table(LrSchedule::warm_up(4), {0.25, 0.5, 0.75, 1, 1, 1});
+  check_table(LrSchedule::warm_up(2, LrSchedule::linear(2)), {0.5, 1, 1, 0.5, 0, 0});
+  check_table(LrSchedule::warm_up(0, LrSchedule::step_decay(1, 0.5)), {1, 0.5, 0.25});
+  check_table(LrSchedule([](int64_t step) { return double(step); }), {0, 1, 2});
+}
+
+TEST_CASE("schedules refuse invalid options") {
+  CHECK_THROWS_WITH_AS(LrSchedule::cosine(0), "[LrSchedule.cosine] steps is 0. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::linear(-1), "[LrSchedule.linear] steps is -1. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::step_decay(0),
+                       "[LrSchedule.step_decay] every is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::warm_up(-1), "[LrSchedule.warm_up] steps is -1. Use 0 or more.",
+                       UsageError);
+}
+
+TEST_CASE("the scheduler multiplies each group's own rate") {
+  Sgd optimizer({{.parameters = {leaf()}, .options = {.lr = 1}},
+                 {.parameters = {leaf()}, .options = {.lr = 0.5}}});
+  LrScheduler scheduler(optimizer, LrSchedule::warm_up(2, LrSchedule::linear(2)));
+  CHECK(optimizer.lr(0) == 0.5);
+  CHECK(optimizer.lr(1) == 0.25);
+  scheduler.step();
+  CHECK(optimizer.lr(0) == 1);
+  CHECK(optimizer.lr(1) == 0.5);
+  for (int i = 0; i < 2; ++i) scheduler.step();
+  CHECK(scheduler.steps() == 3);
+  CHECK(optimizer.lr(0) == 0.5);
+  CHECK(optimizer.lr(1) == 0.25);
+}
+
+TEST_CASE("a scheduler resumes with its earlier rates") {
+  Sgd first({leaf()}, {.lr = 2}), second({leaf()}, {.lr = 7});
+  LrScheduler a(first, LrSchedule::linear(4)), b(second, LrSchedule::linear(4));
+  a.step();
+  b.load_state_dict(a.state_dict());
+  CHECK(b.steps() == 1);
+  CHECK(second.lr() == 1.5);
+  a.step(), b.step();
+  CHECK(second.lr() == first.lr());
+
+  CHECK_THROWS_WITH_AS(b.load_state_dict({{"step", scalar(1)}}),
+                       "[LrScheduler.load_state_dict] the state has 1 entries. It must have `step` "
+                       "and `base_lrs`, as "
+                       "state_dict() writes them.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      b.load_state_dict({{"step", scalar(1)}, {"base_lrs", ones({2})}}),
+      "[LrScheduler.load_state_dict] the state has 2 rates, the optimizer 1 groups. Load what was "
+      "saved for the same groups.",
+      UsageError);
+}
+
+}  // namespace halftone::test::lr_schedule_test

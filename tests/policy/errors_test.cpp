@@ -1,8 +1,21 @@
 // Formats, quantizers and scales in policy files that are refused: every error with its position
 // and text.
-#include <doctest/doctest.h>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+#include <utility>
 
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <halftone/nn/models/models.h>
+#include <halftone/policy/policy.h>
+#include <halftone/policy/probe.h>
+
+#include "policy/policy_cases.h"
 #include "policy_cases.h"
+#include "support.h"
 
 namespace halftone::test::quantizer_errors_test {
 namespace {
@@ -233,3 +246,326 @@ TEST_CASE("a grid that the dtype of computation cannot represent is refused, wit
 
 }  // namespace
 }  // namespace halftone::test::quantizer_errors_test
+
+// The parts of errors in rows of probes: they add up under every shipped policy, and
+// weights that flip to another point of their grid and back.
+
+namespace halftone::test::error_parts_test {
+namespace {
+
+using policy::Role;
+using policy::WeightFlips;
+
+/// Trains under every shipped policy, and returns their number. `clips`: quantizers of rules also
+/// clip their tensors, unless their scales are from history.
+int check_parts_of_shipped_policies(bool clips) {
+  int policies = 0;
+  double saturation = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(policies_directory())) {
+    if (entry.path().extension() != ".json") continue;
+    CAPTURE(entry.path().filename().string());
+    policy::PolicyFile file = policy::read(entry.path());
+    for (policy::Rule& rule : file.rules.rules) {
+      rule.optional = true;
+      for (auto& [role, said] : rule.roles)
+        if (clips && !said.quantizer.scaling.from_history) said.quantizer.clip.rms = 1.5;
+    }
+    nn::Sequential model((manual_seed(4), nn::models::mlp({16, 32, 16})));
+    optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
+    amp::Training training(policy::strategy_of(file), model, adamw);
+    policy::Probe probe(training, {.every = 1});
+    for (uint64_t i = 0; i < 3; ++i) {
+      training.zero_grad();
+      const Tensor y =
+          training.forward([&](const Tensor& in) { return model(in); }, numbers({8, 16}, 10 + i));
+      training.backward(mean(y * y));
+      training.step();
+    }
+    for (const policy::ProbeRow& row : probe.rows()) {
+      CAPTURE(row.site);
+      CAPTURE(policy::name(row.role));
+      const ErrorParts parts = row.survey.error_parts();
+      const double whole = row.survey.sums.sum_e2;
+      if (row.quantizer.empty()) CHECK(whole == 0);
+      CHECK(std::abs(parts.whole() - whole) <= 1e-12 * whole);
+      for (const double part : {parts.scale, parts.dead_zone, parts.grid, parts.saturation})
+        CHECK(part >= 0);
+      saturation += parts.saturation;
+      CHECK((row.flips.count > 0) ==
+            (row.role == Role::weight && row.step == 2 && !row.quantizer.empty()));
+    }
+    ++policies;
+  }
+  CHECK(saturation > 0);
+  return policies;
+}
+
+TEST_CASE("the parts add up to the squared error under every shipped policy, also with clips") {
+  CHECK(check_parts_of_shipped_policies(false) >= 20);
+  CHECK(check_parts_of_shipped_policies(true) >= 20);
+}
+
+TEST_CASE("flips of numbers, by hand") {
+  const double e2m1 = policy::half_spacing(*quantizer_named("mxfp4"));
+  CHECK(e2m1 == 0.125);
+  CHECK(policy::half_spacing(*quantizer_named("e4m3")) == 0.03125);
+  CHECK(policy::half_spacing(Quantizer::of_table({-1, 0, 1, 1.25f})) == doctest::Approx(0.1));
+  // back; stays; moves on; moves once; to 0 and back; a scale that grew by 5 % and shrank again
+  const std::vector<float> a{3, 3, 2, 3, 0.5f, 2}, b{4, 3, 3, 3, 0, 2.1f}, c{3, 3, 4, 4, 0.5f, 2};
+  const WeightFlips flips = policy::flips_of(a, b, c, e2m1);
+  CHECK(flips.count == 6);
+  CHECK(flips.flipped == 4);
+  CHECK(flips.returned == 2);
+  CHECK(flips.flipped_share() == doctest::Approx(4.0 / 6));
+  CHECK(flips.oscillation() == doctest::Approx(2.0 / 6));
+  CHECK(std::isnan(WeightFlips{}.oscillation()));
+}
+
+TEST_CASE("a weight that an optimizer moves over a threshold and back is found") {
+  nn::Sequential model((manual_seed(1), nn::Linear(4, 1, {.bias = false})));
+  Tensor weight = model.parameters()[0];
+  optim::Sgd sgd(model.parameters(), {.lr = 1});
+  amp::Training training(policy::parse(policy_with(R"({"match": {"op": "linear"},
+    "weight": "e2m1"})")),
+                         model, sgd);
+  policy::Probe probe(training, {.every = 1});
+  // The threshold between 2 and 3 is 2.5. The first number moves from 2.4 to 2.6 and back.
+  std::copy_n(std::array{2.4f, 1.0f, 3.0f, -2.0f}.data(), 4, weight.data<float>());
+  for (const float move : {-0.2f, 0.2f, -0.2f, -1.0f}) {
+    training.zero_grad();
+    const Tensor y = training.forward([&](const Tensor& in) { return model(in); },
+                                      from({{double(move), 0.0, 0.0, 0.0}}));
+    training.backward(mean(y));
+    training.step();
+  }
+  std::vector<WeightFlips> found;
+  for (const policy::ProbeRow& row : probe.rows())
+    if (row.role == Role::weight) found.push_back(row.flips);
+  REQUIRE(found.size() == 4);
+  CHECK(found[0].count == 0);
+  CHECK(found[1].count == 0);
+  CHECK(found[2].count == 4);  // 2.4, 2.6, 2.4
+  CHECK(found[2].flipped == 1);
+  CHECK(found[2].returned == 1);
+  CHECK(found[3].returned == 1);  // 2.6, 2.4, 2.6
+}
+
+TEST_CASE("lines of a probe have the parts, and the ratio of gradients only") {
+  Steps steps(
+      policy_with(R"({"match": {"op": "linear"}, "weight": "e4m3", "grad_output": "e5m2"})"));
+  policy::Probe probe(steps.training, {.every = 1});
+  for (uint64_t i = 0; i < 3; ++i) steps.step(i);
+  std::istringstream lines(policy::json_lines(probe.rows(), {}));
+  int weights = 0, gradients = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto row = nlohmann::json::parse(line);
+    CHECK(row.contains("error_parts") == (row["quantizer"] != ""));
+    CHECK(row.contains("norm_to_noise") ==
+          (row["role"] == "grad_output" && row["quantizer"] != ""));
+    CHECK(row.contains("flips") == (row["role"] == "weight" && row["step"] == 2));
+    weights += row["role"] == "weight", gradients += row["role"] == "grad_output";
+  }
+  CHECK(weights == 6);
+  CHECK(gradients >= 6);
+}
+
+}  // namespace
+}  // namespace halftone::test::error_parts_test
+
+// Entries of a policy file that a model does not support: errors that name policy, rule or site.
+
+namespace halftone::test::model_errors_test {
+namespace {
+
+/// Returns the message of one pass, or of making the training, under a rule.
+std::string message_of_pass(nn::Sequential model, const Tensor& x, const std::string& rules,
+                            const std::string& more = "") {
+  return message_of<UsageError>([&] {
+    optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+    amp::Training training(policy::parse(policy_with(rules, more)), model, sgd);
+    const Tensor y = training.forward([&](const Tensor& in) { return model(in); }, x);
+    training.backward(mean(y * y));
+    training.step();
+  });
+}
+
+TEST_CASE("batch norm has no separate operands for backward") {
+  CHECK(message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::BatchNorm1d(4)), randn({5, 6}),
+                        R"({"name": "values", "input": "e4m3", "input.backward": "e5m2"})") ==
+        "[policy t] rule 0 (\"values\") at 1/batch_norm.0: batch_norm cannot be computed twice, so "
+        "\"input.backward\" is not possible here. Leave it out of the rule, or except this "
+        "place.");
+}
+
+TEST_CASE("an accumulator that a path or a class gives to a convolution") {
+  CHECK(message_of_pass(nn::Sequential(nn::Conv2d(1, 2, 3)), randn({1, 1, 5, 5}),
+                        R"({"match": {"asks": "low_precision"},
+                            "accumulate": {"format": "e8m7"}})") ==
+        "[policy t] 0/conv2d.0: conv2d has no emulated accumulator. linear and matmul do.");
+}
+
+TEST_CASE("TF32 in a place without TF32") {
+  const auto under = [](const std::string& rule) {
+    return message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::Relu()), randn({5, 6}), rule);
+  };
+  CHECK(under(R"({"match": {"op": "linear"}, "compute": "tf32"})") ==
+        "[policy t] 0/linear.0: cpu has no TF32. Use a CUDA device, or the policy tf32.json, which "
+        "rounds operands to the same numbers on any.");
+  CHECK(under(R"({"match": {"op": "relu"}, "compute": "tf32"})") ==
+        "[policy t] 1/relu.0: relu has no products in TF32. conv2d, conv_transpose2d, "
+        "linear and matmul do.");
+  CHECK(under(R"({"match": {"op": "linear", "steps": [100, null]}, "compute": "tf32",
+                  "accumulate": {"format": "e8m7"}})") ==
+        "[policy t] 0/linear.0: an accumulator is emulated, and its factors are f32. Use "
+        "\"compute\": \"f32\".");
+}
+
+TEST_CASE("parameters and states in a dtype that does not hold their grid") {
+  const std::string says =
+      "does not hold the grid e4m3, scaled per tensor for parameters and "
+      "states. Extend a strategy that keeps them in f32.";
+  const auto under = [](const char* optimizer, const char* more = "") {
+    return message_of_pass(nn::Sequential(nn::Linear(6, 4)), randn({5, 6}), "",
+                           R"(, "optimizer": {)" + std::string(optimizer) + "}" + more);
+  };
+  CHECK(under(R"("parameters": "fp8_tensor")", R"(, "weights": {"dtype": "bf16"})") ==
+        "[policy t] bf16 " + says);
+  CHECK(under(R"("parameters": "fp8_tensor")").empty());
+}
+
+}  // namespace
+}  // namespace halftone::test::model_errors_test
+
+// Refusals of a session: unsupported operations, rules without effect, damaged states.
+
+namespace halftone::test::session_errors_test {
+namespace {
+
+TEST_CASE("settings that an operation does not support, and rules that match nothing, are errors") {
+  Pass inexact(R"({"halftone_policy": 1, "name": "t", "extends": "amp-bf16", "rules": [
+    {"match": {"op": "linear"}, "input": "fp8_block"}]})");
+  CHECK_THROWS_WITH_AS(inexact.run(),
+                       "[policy t] 0/linear.0: the grid of \"input\" is e4m3, blocks of 1x128 with "
+                       "f32 scales, which bf16 does not hold exactly. Add \"compute\": \"f32\", or "
+                       "a power-of-two scale.",
+                       UsageError);
+  Pass nothing(policy_with(R"({"name": "head", "match": {"path": "head.*"}, "input": "e4m3"})"));
+  nothing.run();
+  auto& session = policy::session_of(nothing.training);
+  CHECK_THROWS_AS(session.require_all_rules_used(), UsageError);
+}
+
+TEST_CASE("a state that only other optimizers have is an error of the first step") {
+  Steps of_sgd(policy_with("", R"(, "optimizer": {"states": {"momentum_buffer": "bf16"}})"));
+  CHECK_THROWS_WITH_AS(of_sgd.step(0),
+                       "[policy t] the policy has a grid for the state momentum_buffer, and this "
+                       "optimizer has only exp_avg. Use the optimizer that the policy is for, or "
+                       "name that state.",
+                       UsageError);
+}
+
+TEST_CASE("a state that the optimizer does not have is an error of the first step") {
+  Steps misspelt(policy_with("", R"(, "optimizer": {"states": {"exp_average": "bf16"}})"));
+  CHECK_THROWS_WITH_AS(misspelt.step(0),
+                       "[policy t] there is no state of an optimizer named \"exp_average\". Did "
+                       "you mean \"exp_avg\"?",
+                       UsageError);
+}
+
+TEST_CASE("a damaged state is refused, and the session continues with its own") {
+  Steps damaged(policy_with(delayed_policy)), plain(policy_with(delayed_policy));
+  damaged.step(0), plain.step(0);
+  auto& session = *damaged.training.region().session;
+  const auto with = [&](const char* entry, const Tensor& x) {
+    NamedTensors state = session.state_dict();
+    REQUIRE(state.contains(entry));
+    state[entry] = x;
+    return state;
+  };
+  for (const auto& [entry, x] :
+       {std::pair{"position.0/linear.0.input", full({1}, -3, i64)},
+        std::pair{"position.0/linear.0.input", ones({1})},
+        std::pair{"history.0/linear.0.input", Tensor{}}, std::pair{"step", full({}, -1, i64)},
+        std::pair{"pass", full({}, 9.2e18, i64)}}) {
+    CAPTURE(entry);
+    CHECK_THROWS_AS(session.load_state_dict(with(entry, x)), UsageError);
+  }
+  damaged.step(1), plain.step(1);
+  CHECK(damaged.weights() == plain.weights());
+}
+
+TEST_CASE("f64 is not emulated: an error, not a rule without effect") {
+  for (const char* rule : {R"("input": "e4m3")", R"("accumulate": {"format": "e8m7"})"}) {
+    Pass pass(R"({"halftone_policy": 1, "name": "t", "extends": "fp64", "rules": [
+      {"match": {"op": "linear"}, )" +
+              std::string(rule) + "}]}");
+    CHECK_THROWS_WITH_AS(pass.run(),
+                         "[policy t] 0/linear.0: its operands are f64, in which nothing is "
+                         "emulated. Extend a strategy with f32 weights, or except this place.",
+                         UsageError);
+  }
+  CHECK_THROWS_AS(Pass(R"({"halftone_policy": 1, "name": "t", "extends": "fp64", "optimizer":
+    {"parameters": "e4m3"}})"),
+                  UsageError);
+}
+
+}  // namespace
+}  // namespace halftone::test::session_errors_test
+
+// The wire of a policy file: errors, reading and writing, and the wire of strategies.
+
+namespace halftone::test::communication_test {
+namespace {
+
+TEST_CASE("communication: wire formats, of gradients only") {
+  CHECK(refusal_of(R"("communication": "bf16")") ==
+        "/communication: communication is an object, got a text.");
+  CHECK(refusal_of(R"("communication": {"gradient": "bf16"})") ==
+        "/communication/gradient: communication has no entry \"gradient\". Did you mean "
+        "\"gradients\"?");
+  CHECK(refusal_of(R"("communication": {"gradients": "bf61"})") ==
+        "/communication/gradients: there is no wire format named \"bf61\". Did you mean \"bf16\"?");
+  CHECK(refusal_of(R"("communication": {"gradients": "f8_e4m3+feedbak"})") ==
+        "/communication/gradients: there is no wire format named \"f8_e4m3+feedbak\". Did you mean "
+        "\"f8_e4m3+feedback\"?");
+  CHECK(refusal_of(R"("communication": {"gradients": 16})") ==
+        "/communication/gradients: expected a text, got a number.");
+  CHECK(refusal_of(R"("communication": {"parameters": "bf16"})") ==
+        "/communication/parameters: weights travel as they are, \"own\": rounded on their way they "
+        "would be others than their owner's. Say \"own\", or give \"weights\" a short dtype.");
+  CHECK(contains(refusal_of(R"("communication": {"parameters": "f17"})"),
+                 "/communication/parameters: there is no wire format named \"f17\". "));
+  CHECK(
+      refusal_of(R"("extends": "fp64", "communication": {"gradients": "bf16"})") ==
+      "/communication/gradients: weights are f64, and their gradients travel as they are. Use f32 "
+      "weights, or \"own\".");
+  CHECK(refusal_of(R"("communication": {"gradients": "own", "parameters": "own"})") == "accepted");
+}
+
+TEST_CASE("a wire is written, read, hashed and given to the strategy") {
+  const std::string text =
+      text_of(R"("extends": "amp-bf16", "communication": {"gradients": "bf16-sr+feedback"})");
+  const policy::PolicyFile file = policy::read_text(text, "x"),
+                           plain = test::file_of(R"("extends": "amp-bf16")");
+  CHECK(contains(policy::write(file),
+                 "\"communication\": {\n    \"gradients\": \"bf16-sr+feedback\",\n    "
+                 "\"parameters\": \"own\"\n  }"));
+  CHECK(policy::write(policy::read_text(policy::write(file), "again")) == policy::write(file));
+  CHECK(policy::hash(file) != policy::hash(plain));
+  CHECK(!contains(policy::write(plain), "communication"));  // as in versions without wires
+  const amp::Strategy strategy = policy::parse(text);
+  CHECK(name(strategy.wire) == "bf16-sr+feedback");
+  CHECK(!strategy.session);  // other code does not need it
+  CHECK(policy::write(policy::file_of(strategy)) == policy::write(file));
+  amp::Strategy from_code = amp::Strategy::named("amp-bf16");
+  from_code.wire = distributed::WireFormat::named("f16");
+  CHECK(contains(policy::write(policy::file_of(from_code)), "\"gradients\": \"f16\""));
+  amp::Strategy ruled =
+      policy::parse(text_of(R"("extends": "amp-bf16", )"
+                            R"("rules": [{"match": {"op": "linear"}, "input": "mxfp8"}])"));
+  ruled.wire = from_code.wire;
+  CHECK(contains(policy::write(policy::file_of(ruled)), "\"gradients\": \"f16\""));
+}
+
+}  // namespace
+}  // namespace halftone::test::communication_test

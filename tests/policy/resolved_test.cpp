@@ -1,14 +1,27 @@
 // The output of show for a policy: every step, every field, and differences between two.
+#include <algorithm>
+#include <cmath>
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <halftone/amp/training.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
 #include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/models.h>
+#include <halftone/optim/optimizers.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/resolved.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 #include "../support.h"
-#include "session_cases.h"
+#include "policy_cases.h"
 
 namespace halftone::test::resolved_table_test {
 namespace {
@@ -242,3 +255,427 @@ TEST_CASE("a pattern within a list of blocks names the blocks that it leaves out
 
 }  // namespace
 }  // namespace halftone::test::resolved_table_test
+
+// Patterns for paths of modules: their matches, invalid ones, and the nearest path to one that
+// matches nothing.
+
+namespace halftone::test::path_match_test {
+namespace {
+
+using policy::ListSizes;
+using policy::PathPattern;
+using Paths = std::vector<std::string>;
+
+const Paths paths{"",
+                  "transformer.wte",
+                  "transformer.h.0",
+                  "transformer.h.0.attn",
+                  "transformer.h.0.attn.c_attn",
+                  "transformer.h.0.attn.c_proj",
+                  "transformer.h.1.mlp.c_fc",
+                  "transformer.h.1.mlp.c_proj",
+                  "transformer.h.10.mlp.c_fc",
+                  "transformer.h.10.ln_1",
+                  "transformer.ln_f",
+                  "lm_head"};
+
+/// Returns the positions of the matching paths in the list.
+std::vector<int> matching(std::string_view text, const Paths& all = paths) {
+  const PathPattern pattern("test", text);
+  ListSizes lists = policy::list_sizes_of(all);
+  if (&all == &paths) lists["transformer.h"] = 11;  // most of its members are not among the paths
+  std::vector<int> places;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (pattern.matches(all[i], lists)) places.push_back(int(i));
+  return places;
+}
+using Places = std::vector<int>;
+
+std::string refusal_of(const std::string& text) {
+  return message_of<UsageError>([&] { PathPattern("policy p", text); });
+}
+
+TEST_CASE("a path is itself; one star is one segment, two are any number, none as well") {
+  CHECK(matching("lm_head") == Places{11});
+  CHECK(matching("transformer.h.0.attn") == Places{3});
+  CHECK(matching("transformer.h.0") == Places{2});
+  CHECK(matching("*") == Places{11});
+  CHECK(matching("transformer.*") == Places{1, 10});
+  CHECK(matching("transformer.h.*.mlp.*") == Places{6, 7, 8});
+  CHECK(matching("**") == Places{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  CHECK(matching("transformer.h.**") == Places{2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK(matching("**.c_proj") == Places{5, 7});
+  CHECK(matching("**.h.**.c_fc") == Places{6, 8});
+  CHECK(matching("**.**.lm_head.**.**") == Places{11});
+  CHECK(matching("") == Places{0});
+  CHECK(matching("transformer").empty());
+  CHECK(matching("h.0.attn").empty());
+  CHECK(matching("transformer.h.0.attn.c_attn.more").empty());
+}
+
+TEST_CASE("stars may also match letters within a segment") {
+  CHECK(matching("**.c_*") == Places{4, 5, 6, 7, 8});
+  CHECK(matching("**.*_proj") == Places{5, 7});
+  CHECK(matching("**.c_*r*j") == Places{5, 7});
+  CHECK(matching("transformer.h.1*.**") == Places{6, 7, 8, 9});
+  CHECK(matching("l*d") == Places{11});
+  CHECK(matching("lm_head*") == Places{11});
+  CHECK(matching("lm*_*head") == Places{11});
+  CHECK(matching("lm_he").empty());
+}
+
+TEST_CASE("braces are alternatives of one segment") {
+  CHECK(matching("transformer.h.*.{attn,mlp}.*") == Places{4, 5, 6, 7, 8});
+  CHECK(matching("**.c_{attn,fc}") == Places{4, 6, 8});
+  CHECK(matching("transformer.{wte,ln_f}") == Places{1, 10});
+  CHECK(matching("transformer.{w*,l*_f}") == Places{1, 10});
+  CHECK(matching("{lm_head}") == Places{11});
+  CHECK(matching("lm{_head,}") == Places{11});
+  CHECK(matching("transformer.h.{0,10}") == Places{2});
+}
+
+TEST_CASE("brackets count members of a list, from its end if they are negative") {
+  CHECK(matching("transformer.h.[0].**") == Places{2, 3, 4, 5});
+  CHECK(matching("transformer.h.[-1].**") == Places{8, 9});
+  CHECK(matching("transformer.h.[10].**") == Places{8, 9});
+  CHECK(matching("transformer.h.[-10].**") == Places{6, 7});
+  CHECK(matching("transformer.h.[0:-1].**") == Places{2, 3, 4, 5, 6, 7});
+  CHECK(matching("transformer.h.[1:].**") == Places{6, 7, 8, 9});
+  CHECK(matching("transformer.h.[:1].**") == Places{2, 3, 4, 5});
+  CHECK(matching("transformer.h.[:].**") == Places{2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK(matching("transformer.h.[5:3].**").empty());
+  CHECK(matching("transformer.h.[11].**").empty());
+  CHECK(matching("transformer.h.[-12].**").empty());
+  CHECK(matching("transformer.[0].**").empty());  // not a list
+  const Paths layers{"0", "1", "2", "2.0", "2.1"};
+  CHECK(matching("[-1]", layers) == Places{2});
+  CHECK(matching("[0:-1]", layers) == Places{0, 1});
+  CHECK(matching("[-1].[-1]", layers) == Places{4});
+}
+
+TEST_CASE("lists are modules with children named 0, 1, 2, ...") {
+  CHECK(policy::list_sizes_of({"h.0", "h.0.x", "h.10", "h.2.y"}) == ListSizes{{"h", 11}});
+  CHECK(policy::list_sizes_of({"a.0.b.0", "a.0.b.1", "3", "a.x"}) ==
+        ListSizes{{"", 4}, {"a.0.b", 2}});
+}
+
+TEST_CASE("patterns that can match nothing, or that are ambiguous, are errors") {
+  CHECK(refusal_of("transformer.h.[-1") ==
+        "[policy p] \"transformer.h.[-1\" has a brace or bracket that does not close.");
+  CHECK(refusal_of("a.{b,c") ==
+        "[policy p] \"a.{b,c\" has a brace or bracket that does not close.");
+  CHECK(refusal_of("a.b}") == "[policy p] \"a.b}\" has a brace or bracket that does not open.");
+  CHECK(refusal_of("a.{b]") == "[policy p] \"a.{b]\" has a brace or bracket that does not open.");
+  CHECK(refusal_of("h.[x]") ==
+        "[policy p] \"[x]\" in \"h.[x]\" names no members of a list. Write [-1], [0:-1] or [2:].");
+  for (const std::string bad :
+       {"h.[]", "h.[1:2:3]", "h.[0]x", "h.[ 1]", "h.[1.5]", "h.[99999999999999999999]"})
+    CHECK_MESSAGE(contains(refusal_of(bad), "names no members of a list"), bad);
+  CHECK(refusal_of("h[0].attn") ==
+        "[policy p] \"h[0].attn\" has a bracket within a segment. Write h.[0].");
+  for (const std::string bad : {"{a,{b,c}}", "{a}{b}", "{a[0]}", "[{0}]", "a.{b}c{d}"})
+    CHECK_MESSAGE(contains(refusal_of(bad), "nested or adjacent braces or brackets"), bad);
+  CHECK(contains(refusal_of("h.*.{attn.c_attn,mlp.c_fc}"), "has a dot within braces"));
+  for (const std::string bad : {".a", "a.", "a..b", "."})
+    CHECK_MESSAGE(contains(refusal_of(bad), "has a segment of no letters"), bad);
+  CHECK(refusal_of(std::string(1001, 'a')) ==
+        "[policy p] a path has 1001 letters. At most 1000 make sense.");
+  CHECK(refusal_of("{a}.{b}.[0].{c,d}e").empty());
+}
+
+TEST_CASE("many stars cost no time") {
+  std::string pattern, path = "b";
+  for (int i = 0; i < 300; ++i) pattern += "**.";
+  for (int i = 0; i < 40; ++i) path += ".a";
+  CHECK_FALSE(PathPattern("test", pattern + "c").matches(path, {}));
+  CHECK(PathPattern("test", pattern + "a").matches(path, {}));
+  CHECK_FALSE(PathPattern("test", "*a*a*a*a*a*a*a*a*a*a*b").matches(std::string(900, 'a'), {}));
+}
+
+TEST_CASE("except removes sites, and a rule names operations and their cast classes") {
+  nn::models::Gpt model({.vocabulary = 8, .context = 4, .layers = 3, .heads = 1, .width = 4});
+  Paths modules;
+  for (const auto& [path, module] : model.named_modules()) modules.push_back(path);
+  auto book = std::make_shared<policy::Rulebook>();
+  book->rules.push_back({.match = {.ops = {"linear"},
+                                   .path = "transformer.h.**",
+                                   .except = {"transformer.h.[-1].**", "**.attn.c_proj"}}});
+  book->rules.push_back({.match = {.asks = CastClass::low_precision}});
+  book->rules.push_back({.match = {.ops = {"softmax", "gelu"}}});
+  const policy::RuleMatcher matcher("test", book, modules);
+  constexpr OpInfo linear("linear", CastClass::low_precision), gelu("gelu", CastClass::as_is);
+  const auto site = [](const char* path, const OpInfo& op) {
+    return policy::Site{.path = path, .op = op.name, .ordinal = 0, .parameter = {}};
+  };
+  const auto matched = [&](const char* path, const OpInfo& op) {
+    std::string numbers;
+    for (std::size_t i = 0; i < 3; ++i)
+      if (matcher.matches(i, site(path, op), op)) numbers += std::to_string(i);
+    return numbers;
+  };
+  CHECK(matched("transformer.h.0.attn.c_attn", linear) == "01");
+  CHECK(matched("transformer.h.0.attn.c_proj", linear) == "1");
+  CHECK(matched("transformer.h.1.mlp.c_proj", linear) == "01");
+  CHECK(matched("transformer.h.2.mlp.c_proj", linear) == "1");
+  CHECK(matched("lm_head", linear) == "1");
+  CHECK(matched("transformer.h.0.mlp", gelu) == "2");
+  CHECK(matched("", gelu) == "2");
+}
+
+TEST_CASE("the nearest path shares the most letters, then is the shortest") {
+  CHECK(policy::nearest_path("transformer.h.0.attn.c_atn", paths) == "transformer.h.0.attn.c_attn");
+  CHECK(policy::nearest_path("head.*", paths) == "lm_head");
+  CHECK(policy::nearest_path("lm_heads", paths) == "lm_head");
+  CHECK(policy::nearest_path("transformer.hidden.**", paths) == "transformer.h.0");
+  CHECK(policy::nearest_path("x", {}).empty());
+}
+
+}  // namespace
+}  // namespace halftone::test::path_match_test
+
+// The policies in policies/: each matches its description, survives writing, and trains the models
+// that it is for, with every rule in use.
+
+namespace halftone::test::shipped_policies_test {
+namespace {
+
+namespace fs = std::filesystem;
+using policy::PolicyFile;
+
+std::vector<fs::path> shipped() {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(policies_directory()))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
+}
+
+struct Case {
+  std::unique_ptr<nn::Layer> model;
+  Tensor inputs, targets;  // classes of the model's last dimension
+};
+
+/// The models that files are for, small.
+Case make_case(const std::string& name) {
+  manual_seed(1);
+  if (name == "gpt")
+    return {std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
+                .vocabulary = 32, .context = 16, .layers = 3, .heads = 2, .width = 32}),
+            randint(0, 32, {2, 16}), randint(0, 32, {32})};
+  if (name == "lenet")
+    return {std::make_unique<nn::models::LeNet>(), randn({4, 1, 28, 28}), randint(0, 10, {4})};
+  REQUIRE(name == "mlp");
+  return {std::make_unique<nn::Sequential>(nn::models::mlp({48, 64, 64, 10})), randn({8, 48}),
+          randint(0, 10, {8})};
+}
+
+std::vector<std::string> models_of(const PolicyFile& file) {
+  return file.meant_for.empty() ? std::vector<std::string>{"gpt", "mlp", "lenet"} : file.meant_for;
+}
+
+double step(amp::Training& training, const Case& c) {
+  training.zero_grad();
+  Tensor logits = training.forward(*c.model, c.inputs);
+  logits = reshape(logits, {c.targets.numel(), logits.size(-1)});
+  const Tensor loss = cross_entropy(logits, c.targets);
+  training.backward(loss);
+  training.step();
+  return loss.item();
+}
+
+const policy::PolicySession* session_of(const amp::Training& training) {
+  amp::Session* session = training.region().session.get();
+  return session ? session->of_policy() : nullptr;
+}
+
+TEST_CASE("the twelve strategies as files are the strategies") {
+  for (const std::string_view name : amp::Strategy::names()) {
+    CAPTURE(name);
+    PolicyFile file = policy::read(policies_directory() / (std::string(name) + ".json"));
+    CHECK(file.base.name == name);
+    CHECK_FALSE(file.about.empty());
+    CHECK(file.rules.empty());
+    CHECK_FALSE(policy::strategy_of(file).session);
+    file.about.clear();
+    CHECK(policy::write(file) == policy::write({.base = amp::Strategy::named(name)}));
+  }
+}
+
+TEST_CASE("the published recipes exist") {
+  for (const std::string_view name : {"deepseek_v3",
+                                      "deepseek_v3_accumulator",
+                                      "te_delayed_hybrid",
+                                      "te_current",
+                                      "mxfp8",
+                                      "mxfp6",
+                                      "mxfp4",
+                                      "mxfp4_backward",
+                                      "nvfp4",
+                                      "nvfp4_four_over_six",
+                                      "quartet2",
+                                      "ue5m3",
+                                      "quartet",
+                                      "fp4_all_the_way",
+                                      "jetfire_int8",
+                                      "coat",
+                                      "tetrajet",
+                                      "ms_amp_o2",
+                                      "qpytorch_low8",
+                                      "bf16_sr_everywhere",
+                                      "fp24_master",
+                                      "tf32"}) {
+    CAPTURE(name);
+    const PolicyFile file = policy::read(policies_directory() / (std::string(name) + ".json"));
+    std::string as_file = file.base.name;
+    std::ranges::replace(as_file, '-', '_');
+    CHECK(as_file == name);
+    CHECK_FALSE(file.about.empty());
+    CHECK_FALSE(file.meant_for.empty());
+    CHECK(bool(policy::strategy_of(file).session));
+  }
+}
+
+TEST_CASE("every installed policy survives writing") {
+  CHECK(shipped().size() == 34);
+  for (const fs::path& path : shipped()) {
+    CAPTURE(path);
+    const PolicyFile file = policy::read(path);
+    const std::string written = policy::write(file);
+    const PolicyFile again = policy::read_text(written, "again");
+    CHECK(policy::write(again) == written);
+    CHECK(policy::hash(again) == policy::hash(file));
+    CHECK(again.rules == file.rules);
+    CHECK(policy::write(policy::file_of(policy::strategy_of(file))).size() > 100);
+  }
+}
+
+TEST_CASE(
+    "every installed policy trains the models that it is for, and all of its rules are used") {
+  for (const fs::path& path : shipped()) {
+    const PolicyFile file = policy::read(path);
+    for (const std::string& name : models_of(file)) {
+      CAPTURE(path);
+      CAPTURE(name);
+      Case c = make_case(name);
+      optim::AdamW optimizer(c.model->parameters(), {.lr = 1e-3});
+      amp::Training training(policy::load(path), *c.model, optimizer);
+      CHECK(std::isfinite(step(training, c)));
+      CHECK(std::isfinite(step(training, c)));
+      CHECK(training.skipped_steps() == 0);
+      if (!session_of(training)) continue;
+      CHECK_NOTHROW(session_of(training)->require_all_rules_used());
+    }
+  }
+}
+
+TEST_CASE("recipes come near the training that they extend") {
+  const auto last_loss = [](const amp::Strategy& strategy) {
+    Case c = make_case("gpt");
+    optim::AdamW optimizer(c.model->parameters(), {.lr = 3e-3});
+    amp::Training training(strategy, *c.model, optimizer);
+    double loss = 0;
+    for (int i = 0; i < 30; ++i) loss = step(training, c);
+    return loss;
+  };
+  const double reference = last_loss(amp::Strategy::named("amp-bf16"));
+  CHECK(reference < 1.2);  // of ln 32 = 3.47
+  for (const std::string_view name :
+       {"deepseek_v3", "te_delayed_hybrid", "te_current", "mxfp8", "mxfp6", "mxfp4",
+        "mxfp4_backward", "nvfp4", "nvfp4_four_over_six", "quartet2", "ue5m3", "fp24_master",
+        "quartet", "fp4_all_the_way", "jetfire_int8", "tetrajet", "tf32"}) {
+    CAPTURE(name);
+    const double loss =
+        last_loss(policy::load(policies_directory() / (std::string(name) + ".json")));
+    CAPTURE(loss);
+    CAPTURE(reference);
+    CHECK(std::abs(loss - reference) < 0.1);
+  }
+}
+
+TEST_CASE("states and weights are on their grids after a step") {
+  const auto on_grid = [](const Tensor& x, const NumberFormat& grid) {
+    return std::ranges::all_of(x.to(f32).to_vector<float>(), [&](float v) {
+      return round_to(grid, v, Rounding::nearest_even) == v;
+    });
+  };
+  Case c = make_case("mlp");
+  optim::Sgd optimizer(c.model->parameters(), {.lr = 0.1, .momentum = 0.9});
+  amp::Training training(policy::load(policies_directory() / "qpytorch_low8.json"), *c.model,
+                         optimizer);
+  step(training, c), step(training, c);
+  const NumberFormat high = NumberFormat::ieee_like(6, 9), low = NumberFormat::ieee_like(5, 2);
+  for (const Tensor& p : optimizer.parameters()) {
+    CHECK(on_grid(p, high));
+    CHECK_FALSE(on_grid(p, low));
+    CHECK(on_grid(p.grad(), low));
+  }
+  int momenta = 0;
+  for (const auto& [name, x] : optimizer.state_dict())
+    if (name.ends_with("momentum_buffer")) {
+      ++momenta;
+      CHECK(on_grid(x, high));
+    }
+  CHECK(momenta == 6);
+}
+
+TEST_CASE("policies in the documents are valid") {
+  const TemporaryDirectory folder;
+  fs::copy_file(policies_directory() / "mxfp8.json", folder / "mxfp8.json");
+  std::vector<PolicyFile> found;
+  for (const char* page : {"policy_files.md", "adding_a_policy.md"}) {
+    const std::string text = read_file(policies_directory().parent_path() / "docs" / page);
+    const std::string begins = "```json\n";
+    for (std::size_t at = 0; (at = text.find(begins, at)) != std::string::npos;) {
+      at += begins.size();
+      write_file(folder / "example.json", text.substr(at, text.find("```", at) - at));
+      found.push_back(policy::read(folder / "example.json"));
+    }
+  }
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].rules == policy::read(policies_directory() / "te_current.json").rules);
+  CHECK(found[1].rules.rules.size() == 2);
+}
+
+TEST_CASE("every rule of nvfp4 excludes the last block and the head") {
+  Case c = make_case("gpt");
+  optim::AdamW optimizer(c.model->parameters());
+  amp::Training training(policy::load(policies_directory() / "nvfp4.json"), *c.model, optimizer);
+  step(training, c);
+  int treated = 0, left = 0;
+  for (const policy::ResolvedSite& site : session_of(training)->resolved()) {
+    if (site.site.op != "linear") continue;
+    const bool inside = site.site.path.starts_with("transformer.h.0.") ||
+                        site.site.path.starts_with("transformer.h.1.");
+    CAPTURE(site.site.path);
+    CHECK(site.treatment->quantizes() == inside);
+    ++(inside ? treated : left);
+  }
+  CHECK(treated == 8);
+  CHECK(left == 5);  // four of the last block, and the head
+}
+
+TEST_CASE("a rule that matches nothing names the nearest path") {
+  Case c = make_case("gpt");
+  optim::AdamW optimizer(c.model->parameters());
+  const auto message_for = [&](const std::string& rule) {
+    amp::Training training(
+        policy::parse(R"({"halftone_policy": 1, "name": "p", "rules": [{"name": "head",
+        "input": "bf16", )" +
+                      rule + "}]}"),
+        *c.model, optimizer);
+    try {
+      step(training, c);
+    } catch (const UsageError& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  CHECK(
+      message_for(R"("match": {"path": "head.*"})") ==
+      "[policy p] rule 0 (\"head\") matches nothing in this model: no operation that it is for has "
+      "a path like \"head.*\". The nearest is \"lm_head\". Mark it \"optional\" if that is meant.");
+  CHECK(message_for(R"("match": {"path": "lm_head"})").empty());
+  CHECK(message_for(R"("match": {"path": "head.*"}, "optional": true)").empty());
+  CHECK_FALSE(message_for(R"("match": {"path": "lm_head", "op": "matmul"})").empty());
+}
+
+}  // namespace
+}  // namespace halftone::test::shipped_policies_test

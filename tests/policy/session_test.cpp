@@ -1,8 +1,9 @@
 // A rulebook in use: operands and gradients are rounded at the sites of its rules, to the bit of a
 // model written by hand. Nothing else changes; steps, passes, histories and states continue.
-#include <doctest/doctest.h>
-
 #include <cmath>
+#include <stdexcept>
+
+#include <doctest/doctest.h>
 
 #include <halftone/amp/training.h>
 #include <halftone/autograd/checkpoint.h>
@@ -14,7 +15,7 @@
 #include <halftone/policy/policy.h>
 #include <halftone/policy/treated_op.h>
 
-#include "policy/session_cases.h"
+#include "policy/policy_cases.h"
 #include "support.h"
 
 namespace halftone::test::session_test {
@@ -279,3 +280,328 @@ TEST_CASE("emulated bf16 is native bf16, bit for bit, after 500 steps") {
 
 }  // namespace
 }  // namespace halftone::test::session_test
+
+// Sessions in unusual trainings: segments and parts without gradients, errors that are caught,
+// sites that two modules share, nested regions, states that are loaded between rules. And rules
+// that cannot be followed, which are reported before anything changed.
+
+namespace halftone::test::session_faults_test {
+namespace {
+
+/// A step of an MLP whose whole forward pass is a checkpointed segment, or not.
+double loss_of_step(Steps& steps, uint64_t number, bool checkpointed) {
+  steps.training.zero_grad();
+  const Tensor y = steps.training.forward(
+      [&](const Tensor& x) {
+        if (!checkpointed) return steps.model(x);
+        return checkpoint([&](const std::vector<Tensor>& in) { return steps.model(in[0]); }, {x});
+      },
+      numbers({5, 6}, 10 + number));
+  const Tensor loss = mean(y * y);
+  steps.training.backward(loss);
+  steps.training.step();
+  return loss.item();
+}
+
+TEST_CASE(
+    "elements that do not fill a group of a rotation are unchanged, for any contents of new "
+    "memory") {
+  for (const char* poison : {"nothing", "ones", "infinities"}) {
+    INFO(poison);
+    std::vector<Tensor> junk;
+    for (int64_t n = 1; n < 64; ++n)
+      if (poison != std::string("nothing"))
+        junk.push_back(full({n}, poison == std::string("ones") ? 1.0 : HUGE_VAL));
+    junk.clear();
+    Steps steps(policy_with(R"({"match": {"op": "linear"}, "input": "mxfp4",
+        "input.backward": {"like": "mxfp4", "hadamard": 16},
+        "grad_output.weight": {"like": "mxfp4", "hadamard": 4}})"));
+    CHECK(std::isfinite(loss_of_step(steps, 0, false)));
+    static const std::vector<float> first = steps.weights();
+    CHECK(steps.weights() == first);
+  }
+  // Columns 0 to 3 of each row are a group; 4 and 5 are not, and are rounded without rotation.
+  const Quantizer rotated{.grid = formats::e4m3, .hadamard = 4};
+  const Tensor y = quantized(full({3, 6}, 1.0), {.quantizer = rotated});
+  CHECK(floats(y) == std::vector<float>(18, 1.0F));
+}
+
+TEST_CASE("a reference in evaluation applies to whole passes") {
+  const std::string policy =
+      policy_with(R"({"match": {"op": "linear"}, "input": "e2m1", "weight": "e2m1"})",
+                  R"(, "evaluation": "reference")");
+  Steps plain(policy), checkpointed(policy);
+  for (uint64_t i = 0; i < 3; ++i)
+    CHECK(loss_of_step(plain, i, false) == loss_of_step(checkpointed, i, true));
+  CHECK(plain.weights() == checkpointed.weights());
+  // A part that is frozen under NoGrad keeps its rules in a pass of training.
+  const Tensor x = numbers({5, 6}, 3);
+  const auto frozen = [&](Steps& steps) {
+    return steps.training.forward(
+        [&](const Tensor& in) {
+          const NoGrad no_grad;
+          return steps.model(in);
+        },
+        x);
+  };
+  CHECK(floats(frozen(plain)) ==
+        floats(plain.training.forward([&](const Tensor& in) { return plain.model(in); }, x)));
+}
+
+TEST_CASE("operands without gradients in a training pass update their scales") {
+  Steps steps(policy_with(delayed_policy));
+  steps.training.zero_grad();
+  const Tensor y = steps.training.forward(
+      [&](const Tensor& x) {
+        Tensor hidden;
+        {
+          const NoGrad no_grad;
+          hidden = steps.model[0](x);
+        }
+        return steps.model[2](hidden);
+      },
+      numbers({5, 6}, 1));
+  steps.training.backward(mean(y * y));
+  steps.training.step();
+  CHECK(policy::session_of(steps.training).state_dict().at("scale.0/linear.0.input").item() != 1);
+}
+
+TEST_CASE("a rule that matches nothing is an error of the first step, which changes nothing") {
+  Steps steps(policy_with(R"({"name": "head", "match": {"path": "head.*"}, "input": "e4m3"})"));
+  const std::vector<float> before = steps.weights();
+  for (int i = 0; i < 2; ++i)
+    CHECK_THROWS_WITH_AS(steps.step(0), doctest::Contains("rule 0 (\"head\") matches nothing"),
+                         UsageError);
+  CHECK(steps.weights() == before);
+  Steps optional(
+      policy_with(R"({"match": {"path": "head.*"}, "input": "e4m3", "optional": true})"));
+  optional.step(0);
+  // The model runs outside of the region.
+  Steps outside(policy_with(R"({"match": {"path": "0"}, "input": "e4m3"})"));
+  outside.training.backward(mean(outside.model(numbers({5, 6}, 1))));
+  CHECK_THROWS_WITH_AS(outside.training.step(),
+                       "[policy t] no operation has met its rules before the first step. Run the "
+                       "model inside of training.forward().",
+                       UsageError);
+  // A rule whose steps come later matches.
+  Steps later(policy_with(R"({"match": {"path": "0", "steps": [5, null]}, "input": "e4m3"})"));
+  later.step(0);
+}
+
+TEST_CASE("a grid that its dtype cannot represent is refused, for every role") {
+  const auto refusal = [](const std::string& rule) {
+    Steps steps(
+        R"({"halftone_policy": 1, "name": "t", "extends": "amp-bf16", "rules": [{"match": {"op": "linear"}, )" +
+        rule + "}]}");
+    try {
+      steps.step(0);
+    } catch (const UsageError& error) { return std::string(error.what()); }
+    return std::string("accepted");
+  };
+  for (const char* role : {"input", "weight", "output", "grad_output", "grad_input", "grad_weight",
+                           "input.backward", "weight.backward", "grad_output.weight", "bias"}) {
+    INFO(role);
+    const std::string entry = '"' + std::string(role) + "\": ";
+    CHECK_MESSAGE(refusal(entry + "\"fp8_tensor\"").find("the grid of \"" + std::string(role)) !=
+                      std::string::npos,
+                  refusal(entry + "\"fp8_tensor\""));
+    CHECK(refusal(entry + "\"fp8_tensor\", \"compute\": \"f32\"") == "accepted");
+    CHECK(refusal(entry + "\"mxfp8\"") == "accepted");
+  }
+  // A result that is rounded to fewer bits leaves its grid.
+  CHECK(refusal(R"("compute": "f32", "result": "bf16", "output": "fp8_tensor")")
+            .find("the grid of \"output\"") != std::string::npos);
+}
+
+struct Normed {
+  nn::Sequential model{nn::Linear(6, 4), nn::BatchNorm1d(4)};
+  optim::Sgd sgd{model.parameters(), {.lr = 0.1}};
+  amp::Training training;
+  explicit Normed(const std::string& rules)
+      : training(policy::parse(policy_with(rules)), model, sgd) {}
+  void step() {
+    training.zero_grad();
+    const Tensor y =
+        training.forward([&](const Tensor& x) { return model(x); }, numbers({5, 6}, 1));
+    training.backward(mean(y * y));
+    training.step();
+  }
+};
+
+TEST_CASE("after an error in a forward pass the session continues") {
+  Normed normed(R"({"name": "values", "input": "e4m3", "input.backward": "e4m3"})");
+  CHECK_THROWS_WITH_AS(
+      normed.step(),
+      "[policy t] rule 0 (\"values\") at 1/batch_norm.0: batch_norm cannot be "
+      "computed twice, so \"input.backward\" is not possible here. Leave it out of "
+      "the rule, or except this place.",
+      UsageError);
+  const auto sites = policy::session_of(normed.training).resolved();
+  REQUIRE(sites.size() == 1);
+  CHECK(name(sites[0].site) == "0/linear.0");
+  Normed accumulates(R"({"match": {"path": "1"},
+                         "accumulate": {"format": "bf16", "rounding": "nearest_even", "chunk": 0}})");
+  CHECK_THROWS_WITH_AS(accumulates.step(), doctest::Contains("has no emulated accumulator"),
+                       UsageError);
+}
+
+TEST_CASE("a rule of later steps that cannot be followed is refused before the first one") {
+  Normed normed(R"({"match": {"op": "linear", "steps": [1, 2]}, "input": "e2m1"},
+                   {"match": {"steps": [1, 2]}, "input.backward": "e4m3"})");
+  const std::vector<float> before = floats(normed.model.parameters()[0]);
+  CHECK_THROWS_AS(normed.step(), UsageError);
+  CHECK(floats(normed.model.parameters()[0]) == before);
+}
+
+TEST_CASE("a training that is resumed in steps without rules continues with the same bits") {
+  const auto with = [](const char* steps) {
+    std::string rule = delayed_policy;
+    return rule.insert(rule.find("\"op\": \"linear\"") + 14, std::string(", \"steps\": ") + steps);
+  };
+  const std::string policy = policy_with(with("[0, 2]") + ", " + with("[4, null]"));
+  Steps whole(policy), first(policy), second(policy);
+  for (uint64_t i = 0; i < 10; ++i) whole.step(i);
+  for (uint64_t i = 0; i < 3; ++i) first.step(i);
+  second.training.load_state_dict(first.training.state_dict());
+  for (uint64_t i = 3; i < 10; ++i) second.step(i);
+  CHECK(second.weights() == whole.weights());
+}
+
+TEST_CASE("scales of another policy with the same name are not loaded") {
+  const auto policy = [](const char* format) {
+    return policy_with(R"({"match": {"op": "linear"}, "input": {"format": ")" +
+                       std::string(format) +
+                       R"(", "scale": {"per": "tensor", "from": "history", "history": 4}}})");
+  };
+  Steps from(policy("e4m3")), other(policy("e2m1")), same(policy("e4m3"));
+  for (uint64_t i = 0; i < 3; ++i) from.step(i);
+  other.training.load_state_dict(from.training.state_dict());
+  same.training.load_state_dict(from.training.state_dict());
+  CHECK(other.weights() == from.weights());
+  const std::string scale = "scale.0/linear.0.input";
+  CHECK_FALSE(policy::session_of(other.training).state_dict().contains(scale));
+  CHECK(policy::session_of(same.training).state_dict().at(scale).item() ==
+        policy::session_of(from.training).state_dict().at(scale).item());
+  CHECK(policy::session_of(other.training).state_dict().at("step").item() == 3);
+}
+
+TEST_CASE("a state whose session is refused changes nothing at all") {
+  Steps from(policy_with(delayed_policy)), to(policy_with(delayed_policy)),
+      plain(policy_with(delayed_policy));
+  from.step(0);
+  for (uint64_t i = 1; i < 3; ++i) to.step(i), plain.step(i);
+  NamedTensors state = from.training.state_dict();
+  state["session.step"] = full({}, -1, i64);
+  CHECK_THROWS_AS(to.training.load_state_dict(state), UsageError);
+  state = from.training.state_dict();
+  state["optimizer.state.0.exp_avg"] = zeros({1});
+  CHECK_THROWS_AS(to.training.load_state_dict(state), Error);
+  for (uint64_t i = 3; i < 6; ++i) to.step(i), plain.step(i);
+  CHECK(to.weights() == plain.weights());
+}
+
+TEST_CASE("an operand that backward uses as forward did is drawn once") {
+  // y = W^T + b for x = I, and dx = W for dy = I: the same rounded W.
+  Pass pass(policy_with(R"({"match": {"op": "linear"}, "input": "f32", "input.backward": "f32",
+                            "weight": {"format": "e2m1", "rounding": "stochastic"}})"),
+            5, 5);
+  Tensor one = zeros({5, 5});
+  for (int64_t i = 0; i < 5; ++i) one.data<float>()[6 * i] = 1;
+  Tensor x = one.clone();
+  x.set_requires_grad();
+  const Tensor y = pass.training.forward([&](const Tensor& in) { return pass.model(in); }, x);
+  y.backward(one);
+  const NoGrad no_grad;
+  const Tensor difference = abs(transpose(y - pass.layer().bias, 0, 1) - x.grad());
+  CHECK(max(difference).item() < 1e-6);
+}
+
+TEST_CASE("a training inside a region without a session has its own passes") {
+  Steps steps(policy_with(
+      R"({"match": {"op": "linear"}, "input": {"format": "e2m1", "rounding": "stochastic"}})"));
+  const Tensor x = numbers({5, 6}, 3);
+  const auto draw = [&](Steps& of) {
+    return floats(of.training.forward([&](const Tensor& in) { return of.model(in); }, x));
+  };
+  const amp::Autocast outer(amp::Region{.enabled = false});
+  CHECK(draw(steps) != draw(steps));
+  // Also inside another training's region.
+  Steps other(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3"})"));
+  other.training.forward(
+      [&](const Tensor& in) {
+        CHECK(draw(steps) != draw(steps));
+        return other.model(in);
+      },
+      x);
+}
+
+/// Two blocks that call one layer, which belongs to neither.
+struct SharesGelu final : nn::Layer {
+  nn::Linear linear{4, 4};
+  Tensor forward(const Tensor& x) const override {
+    static const nn::Gelu gelu("tanh");
+    return gelu(linear(x));
+  }
+  void describe(nn::Fields& field) override { field("linear", linear); }
+};
+
+TEST_CASE("the site of a layer that no module names is that of its call") {
+  nn::Sequential model((SharesGelu()), (SharesGelu()));
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(
+      policy::parse(policy_with(R"({"match": {"op": "gelu", "path": "1.**"}, "output": "e2m1"})")),
+      model, sgd);
+  training.forward([&](const Tensor& x) { return model(x); }, numbers({3, 4}, 1));
+  std::vector<std::string> treated;
+  for (const policy::ResolvedSite& site : policy::session_of(training).resolved())
+    if (site.treatment->quantizes()) treated.push_back(name(site.site));
+  CHECK(treated == std::vector<std::string>{"1/gelu.0"});
+}
+
+/// A site whose right operand is data first and a parameter later.
+struct ChangesItsMind final : nn::Layer {
+  nn::Parameter w{numbers({4, 4}, 1)};
+  mutable bool by_weight = false;
+  Tensor forward(const Tensor& x) const override { return matmul(x, by_weight ? Tensor(w) : x); }
+  void describe(nn::Fields& field) override { field("w", w); }
+};
+
+TEST_CASE("an operand's role is its present one") {
+  ChangesItsMind model;
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(
+      policy::parse(policy_with(R"({"match": {"op": "matmul"}, "weight": "e2m1"})")), model, sgd);
+  const Tensor x = numbers({4, 4}, 3);
+  const auto run = [&] { return training.forward([&](const Tensor& in) { return model(in); }, x); };
+  const NoGrad no_grad;
+  CHECK(floats(run()) == floats(matmul(x, x)));
+  model.by_weight = true;
+  CHECK(floats(run()) == floats(matmul(x, quantize(model.w, "e2m1"))));
+}
+
+TEST_CASE("the random numbers of a parameter depend only on its name") {
+  const std::string policy = policy_with(
+      "", R"(, "optimizer": {"parameters": {"format": "e2m1", "rounding": "stochastic"}})");
+  // Equal values under two names, at the start.
+  nn::Sequential twins((manual_seed(1), nn::Linear(8, 8)), (manual_seed(1), nn::Linear(8, 8)));
+  optim::Sgd all(twins.parameters(), {.lr = 0.1});
+  const amp::Training training(policy::parse(policy), twins, all);
+  CHECK(floats(twins.parameters()[0]) != floats(twins.parameters()[2]));
+  // Whether an optimizer has the first layer changes nothing for the second.
+  const auto second_after_a_step = [&](bool with_first) {
+    manual_seed(1);
+    nn::Sequential model = nn::models::mlp({6, 6, 3});
+    const std::vector<Tensor> parameters = model.parameters();
+    optim::Sgd sgd(with_first ? parameters : std::vector(parameters.begin() + 2, parameters.end()),
+                   {.lr = 0.1});
+    amp::Training own(policy::parse(policy), model, sgd);
+    const Tensor y = own.forward([&](const Tensor& x) { return model(x); }, numbers({5, 6}, 2));
+    own.backward(mean(y * y));
+    own.step();
+    return floats(parameters[2]);
+  };
+  CHECK(second_after_a_step(true) == second_after_a_step(false));
+}
+
+}  // namespace
+}  // namespace halftone::test::session_faults_test

@@ -1,9 +1,18 @@
 // Sums, products, quotients, minima: of floats to nearest, of integers modulo 2^bits.
-#include "arithmetic.h"
-
+#include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
+#include <string>
 #include <type_traits>
+
+#include <immintrin.h>
+
+#include <halftone/core/files.h>
+
+#include "operations.h"
 
 namespace halftone::ptx {
 
@@ -143,6 +152,456 @@ void add_arithmetic(Operations& all) {
   all.add("mul.wide.u32", mul_wide<uint32_t, uint64_t>, {8, 4});
   all.add("mad.wide.s32", mad_wide<int32_t, int64_t>, {8, 4, 4, 8});
   all.add("mad.wide.u32", mad_wide<uint32_t, uint64_t>, {8, 4, 4, 8});
+}
+
+// Instructions whose results PTX bounds but does not define (.approx). They give the nearest
+// number, or, with HALFTONE_PTX_NUDGE=1, one with the largest error that "PTX ISA" allows, always
+// the same for the same number, as on a GPU. ex2 at whole numbers is exact: NVIDIA's own expf
+// relies on it.
+
+namespace {
+
+bool nudges() {
+  static const bool on = environment_variable("HALFTONE_PTX_NUDGE") != nullptr;
+  return on;
+}
+
+/// Returns a number within `most` units in the last place of x.
+float nudged(float x, int most) {
+  if (!nudges() || !std::isnormal(x)) return x;
+  const uint32_t bits = bits_as<uint32_t>(x);
+  const uint32_t mixed = (bits ^ bits >> 15) * 2246822519u;
+  const int off = int((mixed >> 13) % unsigned(2 * most + 1)) - most;
+  const float moved = bits_as<float>(uint32_t(int64_t(bits) + off));
+  return std::isnormal(moved) ? moved : x;
+}
+
+template <class T> T flushed(T x) {
+  return std::fabs(x) < std::numeric_limits<T>::min() ? std::copysign(T(0), x) : x;
+}
+
+float power_of_two(float x) {
+  const float y = float(std::exp2(double(x)));
+  return x == std::floor(x) ? y : nudged(y, 2);
+}
+struct Ex2 {
+  float operator()(float x) const { return power_of_two(x); }
+};
+struct Ex2Ftz {
+  float operator()(float x) const { return flushed(power_of_two(flushed(x))); }
+};
+struct RcpFtz {
+  float operator()(float x) const { return flushed(nudged(1.0f / flushed(x), 1)); }
+};
+/// Uses only the upper halves of the bits: about 20 bits are right.
+struct RcpFtzOfDouble {
+  double operator()(double x) const {
+    constexpr uint64_t upper = 0xffffffff00000000;
+    const double short_x = flushed(bits_as<double>(bits_as<uint64_t>(x) & upper));
+    return bits_as<double>(bits_as<uint64_t>(flushed(1.0 / short_x)) & upper);
+  }
+};
+/// Divisors above 2^126 give 0.
+struct DivApprox {
+  float operator()(float a, float b) const {
+    const float quotient = a / b;
+    if (std::fabs(b) > 0x1p126f && std::isfinite(b) && std::isfinite(a))
+      return std::copysign(0.0f, quotient);
+    return nudged(quotient, 2);
+  }
+};
+
+}  // namespace
+
+void add_approximations(Operations& all) {
+  add_unary<Ex2, F32>(all, "ex2.approx.");
+  add_unary<Ex2Ftz, F32>(all, "ex2.approx.ftz.");
+  add_unary<RcpFtz, F32>(all, "rcp.approx.ftz.");
+  add_unary<RcpFtzOfDouble, F64>(all, "rcp.approx.ftz.");
+  add_binary<DivApprox, F32>(all, "div.approx.");
+}
+
+// Comparisons, selections, and the logic of predicates.
+
+namespace {
+
+/// An ordered comparison with a NaN is false, an unordered one (equ, ltu, ...) is true.
+template <class T> bool unordered(T a, T b) { return a != a || b != b; }
+
+struct Eq {
+  template <class T> bool operator()(T a, T b) const { return a == b; }
+};
+struct Ne {
+  template <class T> bool operator()(T a, T b) const { return a != b && !unordered(a, b); }
+};
+struct Lt {
+  template <class T> bool operator()(T a, T b) const { return a < b; }
+};
+struct Le {
+  template <class T> bool operator()(T a, T b) const { return a <= b; }
+};
+struct Gt {
+  template <class T> bool operator()(T a, T b) const { return a > b; }
+};
+struct Ge {
+  template <class T> bool operator()(T a, T b) const { return a >= b; }
+};
+struct Num {
+  template <class T> bool operator()(T a, T b) const { return !unordered(a, b); }
+};
+struct Nan {
+  template <class T> bool operator()(T a, T b) const { return unordered(a, b); }
+};
+template <class Op> struct Or {
+  template <class T> bool operator()(T a, T b) const { return unordered(a, b) || Op()(a, b); }
+};
+
+template <class T, class Op> void setp(Machine& m, const Instruction& i, const Lanes& lanes) {
+  uint8_t* const d = m.result<uint8_t>(i);
+  const T *const a = m.value<T>(i, 1), *const b = m.value<T>(i, 2);
+  lanes.each([=](int l) { d[l] = Op()(a[l], b[l]); });
+}
+template <class Op, class... Types> void add_setp(Operations& all, const std::string& name) {
+  (all.add("setp." + name + "." + Types::name, setp<typename Types::T, Op>,
+           {1, sizeof(typename Types::T)}),
+   ...);
+}
+template <class Op> void add_ordered(Operations& all, const std::string& name) {
+  add_setp<Op, S16, U16, S32, U32, S64, U64, F32, F64>(all, name);
+}
+
+template <class T> void selp(Machine& m, const Instruction& i, const Lanes& lanes) {
+  T* const d = m.result<T>(i);
+  const T *const a = m.value<T>(i, 1), *const b = m.value<T>(i, 2);
+  const uint8_t* const first = m.value<uint8_t>(i, 3);
+  const uint8_t inverted = i.operands[3].inverted;
+  lanes.each([=](int l) { d[l] = (first[l] ^ inverted) ? a[l] : b[l]; });
+}
+template <class... Types> void add_selp(Operations& all) {
+  (all.add(std::string("selp.") + Types::name, selp<typename Types::T>,
+           {sizeof(typename Types::T), sizeof(typename Types::T), sizeof(typename Types::T), 1}),
+   ...);
+}
+
+struct And {
+  uint8_t operator()(uint8_t a, uint8_t b) const { return a & b; }
+};
+struct Either {
+  uint8_t operator()(uint8_t a, uint8_t b) const { return a | b; }
+};
+struct Xor {
+  uint8_t operator()(uint8_t a, uint8_t b) const { return a ^ b; }
+};
+struct Not {
+  uint8_t operator()(uint8_t a) const { return !a; }
+};
+
+}  // namespace
+
+void add_comparisons(Operations& all) {
+  add_ordered<Eq>(all, "eq"), add_ordered<Ne>(all, "ne");
+  add_ordered<Lt>(all, "lt"), add_ordered<Le>(all, "le");
+  add_ordered<Gt>(all, "gt"), add_ordered<Ge>(all, "ge");
+  add_setp<Eq, B16, B32, B64>(all, "eq"), add_setp<Ne, B16, B32, B64>(all, "ne");
+  add_setp<Or<Eq>, F32, F64>(all, "equ"), add_setp<Or<Ne>, F32, F64>(all, "neu");
+  add_setp<Or<Lt>, F32, F64>(all, "ltu"), add_setp<Or<Le>, F32, F64>(all, "leu");
+  add_setp<Or<Gt>, F32, F64>(all, "gtu"), add_setp<Or<Ge>, F32, F64>(all, "geu");
+  add_setp<Num, F32, F64>(all, "num"), add_setp<Nan, F32, F64>(all, "nan");
+  add_selp<B16, U16, S16, B32, U32, S32, B64, U64, S64, F32, F64>(all);
+  add_binary<And, Pred>(all, "and."), add_binary<Either, Pred>(all, "or.");
+  add_binary<Xor, Pred>(all, "xor."), add_unary<Not, Pred>(all, "not.");
+}
+
+// Conversions between types. A 16-bit float uses a register of 16 bits; an 8-bit integer does as
+// well.
+
+namespace {
+
+/// One value of the row of the source makes one of the row of the result.
+template <class To, class From, class Op>
+void convert(Machine& m, const Instruction& i, const Lanes& lanes) {
+  To* const d = m.result<To>(i);
+  const From* const a = m.value<From>(i, 1);
+  lanes.each([=](int l) { d[l] = To(Op()(a[l])); });
+}
+template <class To, class From, class Op> void add(Operations& all, const std::string& name) {
+  all.add("cvt." + name, convert<To, From, Op>, {sizeof(To), sizeof(From)});
+}
+
+struct Same {
+  template <class T> T operator()(T a) const { return a; }
+};
+struct LowByte {
+  template <class T> int8_t operator()(T a) const { return int8_t(a); }
+};
+template <class To> void add_of_byte(Operations& all, const std::string& name) {
+  Operation& operation = all.add("cvt." + name + ".s8", nullptr, {sizeof(To)});
+  operation.form = Form::low_byte;
+  operation.by_width[0] = convert<To, uint16_t, LowByte>,
+  operation.by_width[1] = convert<To, uint32_t, LowByte>;
+}
+template <class To, class... From> void add_integers_from(Operations& all) {
+  (add<typename To::T, typename From::T, Same>(all, std::string(To::name) + "." + From::name), ...);
+}
+template <class To, class... From> void add_floats_of_integers(Operations& all) {
+  (add<typename To::T, typename From::T, Same>(all,
+                                               std::string("rn.") + To::name + "." + From::name),
+   ...);
+}
+
+struct Nearest {
+  template <class T> T operator()(T a) const { return std::nearbyint(a); }
+};
+struct ToZero {
+  template <class T> T operator()(T a) const { return std::trunc(a); }
+};
+struct Down {
+  template <class T> T operator()(T a) const { return std::floor(a); }
+};
+struct Up {
+  template <class T> T operator()(T a) const { return std::ceil(a); }
+};
+
+/// Returns the nearest integer of type To. A NaN gives 0; from f64 or to 64 bits, only the highest
+/// bit.
+template <class To, class Round> struct Saturated {
+  template <class From> To operator()(From a) const {
+    constexpr bool wide = sizeof(To) == 8 || sizeof(From) == 8;
+    if (std::isnan(a)) return wide ? To(uint64_t(1) << (8 * sizeof(To) - 1)) : To(0);
+    const double whole = double(Round()(a));
+    constexpr double bound = -2.0 * double(std::numeric_limits<std::make_signed_t<To>>::min());
+    constexpr double least = std::is_signed_v<To> ? -bound / 2 : 0,
+                     above = std::is_signed_v<To> ? bound / 2 : bound;
+    if (whole < least) return std::numeric_limits<To>::min();
+    if (whole >= above) return std::numeric_limits<To>::max();
+    return To(whole);
+  }
+};
+template <class Round, class From> void add_integers_of(Operations& all, const std::string& round) {
+  using T = typename From::T;
+  const std::string from = std::string(".") + From::name;
+  add<int32_t, T, Saturated<int32_t, Round>>(all, round + ".s32" + from);
+  add<uint32_t, T, Saturated<uint32_t, Round>>(all, round + ".u32" + from);
+  add<int64_t, T, Saturated<int64_t, Round>>(all, round + ".s64" + from);
+  add<uint64_t, T, Saturated<uint64_t, Round>>(all, round + ".u64" + from);
+}
+template <class Round> void add_rounding(Operations& all, const std::string& round) {
+  add_integers_of<Round, F32>(all, round), add_integers_of<Round, F64>(all, round);
+  add<float, float, Round>(all, round + ".f32.f32");
+  add<double, double, Round>(all, round + ".f64.f64");
+}
+
+/// Within 0 and 1; a NaN becomes 0.
+struct Unit {
+  float operator()(float a) const { return a > 0 ? (a < 1 ? a : 1.0f) : 0.0f; }
+};
+
+/// 16-bit floats, converted by the CPU's instructions or by integers, and not by the tested code.
+/// Every NaN becomes 0x7fff, as on hardware.
+struct FromHalf {
+  float operator()(uint16_t a) const { return _cvtsh_ss(a); }
+};
+struct ToHalf {
+  uint16_t operator()(float a) const {
+    return std::isnan(a) ? uint16_t(0x7fff) : uint16_t(_cvtss_sh(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+struct ToBrain {
+  uint16_t operator()(float a) const {
+    const uint32_t bits = bits_as<uint32_t>(a);
+    return std::isnan(a) ? uint16_t(0x7fff) : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+};
+
+}  // namespace
+
+void add_conversions(Operations& all) {
+  add_integers_from<U16, U32, S32, U64>(all), add_integers_from<S16, S32>(all);
+  add_integers_from<U32, U16, S16, U64>(all), add_integers_from<S32, S16, U16, S64>(all);
+  add_integers_from<U64, U16, U32>(all), add_integers_from<S64, S16, S32>(all);
+  add_of_byte<int16_t>(all, "s16"), add_of_byte<int32_t>(all, "s32"),
+      add_of_byte<int64_t>(all, "s64");
+  add_floats_of_integers<F32, S16, U16, S32, U32, S64, U64>(all);
+  add_floats_of_integers<F64, S16, U16, S32, U32, S64, U64>(all);
+  add_rounding<Nearest>(all, "rni"), add_rounding<ToZero>(all, "rzi");
+  add_rounding<Down>(all, "rmi"), add_rounding<Up>(all, "rpi");
+  add<float, double, Same>(all, "rn.f32.f64"), add<double, float, Same>(all, "f64.f32");
+  add<float, float, Unit>(all, "sat.f32.f32");
+  add<float, uint16_t, FromHalf>(all, "f32.f16");
+  add<uint16_t, float, ToHalf>(all, "rn.f16.f32");
+  add<uint16_t, float, ToBrain>(all, "rn.bf16.f32");
+}
+
+// Bits and shifts of integers, and sums with a carry.
+
+namespace {
+
+struct And {
+  template <class T> T operator()(T a, T b) const { return a & b; }
+};
+struct Or {
+  template <class T> T operator()(T a, T b) const { return a | b; }
+};
+struct Xor {
+  template <class T> T operator()(T a, T b) const { return a ^ b; }
+};
+struct Not {
+  template <class T> T operator()(T a) const { return T(~a); }
+};
+
+/// A shift by more bits than a number has shifts all of them out.
+template <class T> T left(T a, uint32_t by) {
+  return by >= 8 * sizeof(T) ? T(0) : T(uint64_t(a) << by);
+}
+template <class T> T right(T a, uint32_t by) {
+  const uint32_t most = 8 * sizeof(T) - 1;
+  if (by > most && std::is_unsigned_v<T>) return 0;
+  return T(a >> std::min(by, most));
+}
+template <class T, T (*shift)(T, uint32_t)>
+void shifted(Machine& m, const Instruction& i, const Lanes& lanes) {
+  T* const d = m.result<T>(i);
+  const T* const a = m.value<T>(i, 1);
+  const uint32_t* const by = m.value<uint32_t>(i, 2);
+  lanes.each([=](int l) { d[l] = shift(a[l], by[l]); });
+}
+template <class... Types> void add_shl(Operations& all) {
+  (all.add(std::string("shl.") + Types::name, shifted<typename Types::T, left>,
+           {sizeof(typename Types::T), sizeof(typename Types::T), 4}),
+   ...);
+}
+template <class... Types> void add_shr(Operations& all) {
+  (all.add(std::string("shr.") + Types::name, shifted<typename Types::T, right>,
+           {sizeof(typename Types::T), sizeof(typename Types::T), 4}),
+   ...);
+}
+
+template <class T> void clz(Machine& m, const Instruction& i, const Lanes& lanes) {
+  uint32_t* const d = m.result<uint32_t>(i);
+  const T* const a = m.value<T>(i, 1);
+  lanes.each([=](int l) { d[l] = uint32_t(std::countl_zero(a[l])); });
+}
+template <class T> void popc(Machine& m, const Instruction& i, const Lanes& lanes) {
+  uint32_t* const d = m.result<uint32_t>(i);
+  const T* const a = m.value<T>(i, 1);
+  lanes.each([=](int l) { d[l] = uint32_t(std::popcount(a[l])); });
+}
+
+/// Writes b to d, and as many of the lowest bits of a as the length says at a position.
+template <class T> void bfi(Machine& m, const Instruction& i, const Lanes& lanes) {
+  T* const d = m.result<T>(i);
+  const T *const a = m.value<T>(i, 1), *const b = m.value<T>(i, 2);
+  const uint32_t *const place = m.value<uint32_t>(i, 3), *const length = m.value<uint32_t>(i, 4);
+  lanes.each([=](int l) {
+    const T mask = left<T>(T(left<T>(1, length[l] & 255) - 1), place[l] & 255);
+    d[l] = T((b[l] & ~mask) | (left<T>(a[l], place[l] & 255) & mask));
+  });
+}
+
+/// Selects four bytes of eight, each by four bits; the highest of them replicates the sign.
+void prmt(Machine& m, const Instruction& i, const Lanes& lanes) {
+  uint32_t* const d = m.result<uint32_t>(i);
+  const uint32_t *const a = m.value<uint32_t>(i, 1), *const b = m.value<uint32_t>(i, 2),
+                        *const choice = m.value<uint32_t>(i, 3);
+  lanes.each([=](int l) {
+    const uint64_t both = uint64_t(b[l]) << 32 | a[l];
+    uint32_t result = 0;
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t chosen = choice[l] >> (4 * k) & 15;
+      uint32_t byte = uint32_t(both >> (8 * (chosen & 7))) & 255;
+      if (chosen & 8) byte = byte & 128 ? 255 : 0;
+      result |= byte << (8 * k);
+    }
+    d[l] = result;
+  });
+}
+
+/// Sums with a carry. Operands: d, the carry, a, b (c): the decoder adds the carry of the thread.
+enum Carry : uint8_t { no_carry = 0, carry_in = 1, carry_out = 2, subtracts = 4, high = 8 };
+void with_carry(Machine& m, const Instruction& i, const Lanes& lanes) {
+  uint32_t* const d = m.result<uint32_t>(i);
+  uint8_t* const carry = m.result<uint8_t>(i, 1);
+  const bool multiplies = i.operand_count == 5;
+  const uint32_t *const a = m.value<uint32_t>(i, 2), *const b = m.value<uint32_t>(i, 3),
+                        *const c = multiplies ? m.value<uint32_t>(i, 4) : nullptr;
+  const uint8_t how = i.variant;
+  lanes.each([=](int l) {
+    const uint64_t in = how & carry_in ? carry[l] : 0;
+    const uint64_t product = multiplies ? uint64_t(a[l]) * b[l] : 0;
+    const uint64_t first = multiplies ? (how & high ? product >> 32 : uint32_t(product)) : a[l],
+                   second = multiplies ? c[l] : b[l];
+    const uint64_t sum = how & subtracts ? first - second - in : first + second + in;
+    d[l] = uint32_t(sum);
+    if (how & carry_out) carry[l] = uint8_t(sum >> 32 & 1);
+  });
+}
+void add_carry(Operations& all, const char* name, unsigned how) {
+  Operation& operation = all.add(name, with_carry, {4, 1, 4});
+  operation.form = Form::carry, operation.variant = uint8_t(how), operation.results = 2;
+}
+
+}  // namespace
+
+void add_integers(Operations& all) {
+  add_binary<And, B16, B32, B64>(all, "and."), add_binary<Or, B16, B32, B64>(all, "or.");
+  add_binary<Xor, B16, B32, B64>(all, "xor."), add_unary<Not, B16, B32, B64>(all, "not.");
+  add_shl<B16, B32, B64>(all), add_shr<B16, U16, S16, B32, U32, S32, B64, U64, S64>(all);
+  all.add("clz.b32", clz<uint32_t>, {4, 4}), all.add("clz.b64", clz<uint64_t>, {4, 8});
+  all.add("popc.b32", popc<uint32_t>, {4, 4}), all.add("popc.b64", popc<uint64_t>, {4, 8});
+  all.add("bfi.b32", bfi<uint32_t>, {4, 4, 4, 4}), all.add("bfi.b64", bfi<uint64_t>, {8, 8, 8, 4});
+  all.add("prmt.b32", prmt, {4});
+  add_carry(all, "add.cc.u32", carry_out), add_carry(all, "addc.u32", carry_in);
+  add_carry(all, "addc.cc.u32", carry_in | carry_out);
+  add_carry(all, "sub.cc.u32", subtracts | carry_out);
+  add_carry(all, "subc.u32", subtracts | carry_in);
+  add_carry(all, "subc.cc.u32", subtracts | carry_in | carry_out);
+  add_carry(all, "mad.lo.cc.u32", carry_out);
+  add_carry(all, "madc.lo.cc.u32", carry_in | carry_out);
+  add_carry(all, "madc.hi.u32", high | carry_in);
+  add_carry(all, "madc.hi.cc.u32", high | carry_in | carry_out);
+}
+
+// Copies between registers; several registers packed into one, or one unpacked.
+
+namespace {
+
+struct Same {
+  template <class T> T operator()(T a) const { return a; }
+};
+
+/// mov.b32 d, {a, b}: the first is the lowest.
+void pack(Machine& m, const Instruction& i, const Lanes& lanes) {
+  std::byte* const d = m.result<std::byte>(i);
+  const std::size_t whole = i.operands[0].width;
+  std::size_t place = 0;
+  for (int n = 1; n < i.operand_count; ++n) {
+    const std::byte* const from = m.value<std::byte>(i, n);
+    const std::size_t part = i.operands[n].width;
+    lanes.each([=](int l) { std::memcpy(d + l * whole + place, from + l * part, part); });
+    place += part;
+  }
+}
+/// mov.b32 {a, b}, d
+void unpack(Machine& m, const Instruction& i, const Lanes& lanes) {
+  const int parts = i.operand_count - 1;
+  const std::byte* const from = m.value<std::byte>(i, parts);
+  const std::size_t whole = i.operands[parts].width;
+  std::size_t place = 0;
+  for (int n = 0; n < parts; ++n) {
+    std::byte* const d = m.result<std::byte>(i, n);
+    const std::size_t part = i.operands[n].width;
+    lanes.each([=](int l) { std::memcpy(d + l * part, from + l * whole + place, part); });
+    place += part;
+  }
+}
+
+}  // namespace
+
+void add_moves(Operations& all) {
+  add_unary<Same, Pred, B16, U16, S16, U32, S32, F32, U64, S64, F64>(all, "mov.");
+  for (Operation* move : {&all.add("mov.b32", unary<uint32_t, Same>, {4}),
+                          &all.add("mov.b64", unary<uint64_t, Same>, {8})})
+    move->form = Form::move, move->packing = pack, move->unpacking = unpack;
 }
 
 }  // namespace halftone::ptx

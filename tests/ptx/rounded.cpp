@@ -6,7 +6,7 @@
 
 #include <xmmintrin.h>
 
-#include "arithmetic.h"
+#include "operations.h"
 
 namespace halftone::ptx {
 

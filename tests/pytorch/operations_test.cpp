@@ -1,7 +1,11 @@
 // Operations on integers, by indices, sorting and rearranging against PyTorch, with the dtypes of
 // their results. tests/fixtures/pytorch/operation_fixtures.py has the cases and the meaning of
 // their attributes.
-#include "operation_case.h"
+#include <halftone/nn/layers.h>
+#include <halftone/nn/rnn.h>
+#include <halftone/nn/state_dict.h>
+
+#include "fixture.h"
 
 namespace halftone::test::operations_test {
 namespace {
@@ -157,3 +161,311 @@ TEST_CASE("pytorch: operations on integers, by indices, sorting and rearranging"
 
 }  // namespace
 }  // namespace halftone::test::operations_test
+
+// Losses, elementwise functions, reductions and embeddings against PyTorch, including kinks,
+// ties and ignored targets. tests/fixtures/pytorch/function_fixtures.py has the same
+// options.
+
+namespace halftone::test::functions_test {
+namespace {
+
+Call cross_entropy_with(CrossEntropyOptions options) {
+  return [options](const Inputs& in) {
+    CrossEntropyOptions s = options;
+    s.weight = in["_w"];
+    return cross_entropy(in["x"], in["t"], s);
+  };
+}
+Call nll_loss_with(CrossEntropyOptions options) {
+  return [options](const Inputs& in) {
+    CrossEntropyOptions s = options;
+    s.weight = in["_w"];
+    return nll_loss(in["x"], in["t"], s);
+  };
+}
+
+/// f(x) for a function of one tensor.
+template <class F> Call of_x(F f) {
+  return [f](const Inputs& in) { return f(in["x"]); };
+}
+
+}  // namespace
+
+TEST_CASE("pytorch: losses") {
+  const auto cases = load_cases("loss");
+  Calls table{
+      {"ce_weight", cross_entropy_with({})},
+      {"ce_smoothing", cross_entropy_with({.label_smoothing = 0.1})},
+      {"ce_ignored", cross_entropy_with({})},
+      {"ce_all_ignored_sum", cross_entropy_with({.reduction = LossReduction::sum})},
+      {"ce_all_ignored_mean", cross_entropy_with({})},
+      {"ce_large_logits", cross_entropy_with({})},
+      {"ce_one_sample", cross_entropy_with({})},
+      {"kl_batchmean",
+       [](const Inputs& in) {
+         return kl_div(in["x"], in["t"], false, LossReduction::sum) / double(in["x"].shape()[0]);
+       }},
+      {"kl_zero_targets",
+       [](const Inputs& in) { return kl_div(in["x"], in["_t"], false, LossReduction::none); }},
+      {"bce_of_certainties",
+       [](const Inputs& in) {
+         return binary_cross_entropy(in["x"], in["_t"], LossReduction::none);
+       }},
+  };
+  const std::pair<std::string, LossReduction> reductions[]{
+      {"mean", LossReduction::mean}, {"sum", LossReduction::sum}, {"none", LossReduction::none}};
+  for (const auto& [name, how] : reductions) {
+    table["ce_" + name] = cross_entropy_with({.reduction = how});
+    table["ce_everything_" + name] =
+        cross_entropy_with({.label_smoothing = 0.2, .ignore_index = 3, .reduction = how});
+    table["nll_" + name] = nll_loss_with({.ignore_index = 3, .reduction = how});
+    table["bce_" + name] = [how](const Inputs& in) {
+      return bce_with_logits(in["x"], in["t"], how);
+    };
+    table["smooth_l1_" + name] = [how](const Inputs& in) {
+      return smooth_l1(in["x"], in["t"], 0.5, how);
+    };
+    table["huber_" + name] = [how](const Inputs& in) { return huber(in["x"], in["t"], 0.5, how); };
+    table["kl_" + name] = [how](const Inputs& in) { return kl_div(in["x"], in["t"], false, how); };
+    table["kl_log_target_" + name] = [how](const Inputs& in) {
+      return kl_div(in["x"], in["t"], true, how);
+    };
+    table["bce_of_probabilities_" + name] = [how](const Inputs& in) {
+      return binary_cross_entropy(in["x"], in["t"], how);
+    };
+    if (how == LossReduction::sum) continue;
+    table["ce_segments_" + name] = cross_entropy_with({.label_smoothing = 0.1, .reduction = how});
+    table["ce_images_" + name] = cross_entropy_with({.ignore_index = 0, .reduction = how});
+    table["nll_images_" + name] = nll_loss_with({.reduction = how});
+  }
+  CHECK(forgotten(cases, table) == "");
+  compare_all(cases, table);
+}
+
+TEST_CASE("pytorch: elementwise functions, reductions, embeddings") {
+  const auto cases = load_cases("elementwise");
+  const Calls table{
+      {"gelu_erf", of_x([](const Tensor& x) { return gelu_erf(x); })},
+      {"gelu_tanh", of_x([](const Tensor& x) { return gelu(x); })},
+      {"softplus", of_x([](const Tensor& x) { return softplus(x); })},
+      {"softplus_options", of_x([](const Tensor& x) { return softplus(x, 2.5, 6); })},
+      {"silu", of_x([](const Tensor& x) { return silu(x); })},
+      {"leaky_relu", of_x([](const Tensor& x) { return leaky_relu(x, 0.125); })},
+      {"relu", of_x([](const Tensor& x) { return relu(x); })},
+      {"abs", of_x([](const Tensor& x) { return abs(x); })},
+      {"clamp", of_x([](const Tensor& x) { return clamp(x, -2, 3); })},
+      {"log_softmax", of_x([](const Tensor& x) { return log_softmax(x, 1); })},
+      {"softmax", of_x([](const Tensor& x) { return softmax(x, -1); })},
+      {"logsumexp", of_x([](const Tensor& x) { return logsumexp(x, 0); })},
+      {"amax_ties", of_x([](const Tensor& x) { return max(x, {2}); })},
+      {"amax_ties_two_dims", of_x([](const Tensor& x) {
+         return max(x, {0, 2}, true);
+       })},
+      {"amin_ties_all", of_x([](const Tensor& x) { return min(x); })},
+      {"maximum_ties", [](const Inputs& in) { return maximum(in["a"], in["b"]); }},
+      {"minimum_broadcast", [](const Inputs& in) { return minimum(in["a"], in["b"]); }},
+      {"norm_with_zero_row", of_x([](const Tensor& x) { return norm(x, {1}); })},
+      {"var", of_x([](const Tensor& x) {
+         return var(x, {0, 2});
+       })},
+      {"var_biased", of_x([](const Tensor& x) { return var(x, {1}, 0, true); })},
+      {"cumsum", of_x([](const Tensor& x) { return cumsum(x, 1); })},
+      {"pow_at_zero", [](const Inputs& in) { return pow(in["a"], in["b"]); }},
+      {"embedding", [](const Inputs& in) { return embedding(in["i"], in["t"]); }},
+      {"log2", of_x([](const Tensor& x) { return log2(x); })},
+      {"log10", of_x([](const Tensor& x) { return log10(x); })},
+      {"prelu", [](const Inputs& in) { return prelu(in["x"], in["w"]); }},
+      {"prelu_channels", [](const Inputs& in) { return prelu(in["x"], in["w"]); }},
+      {"prod", of_x([](const Tensor& x) { return prod(x); })},
+      {"prod_of_rows", of_x([](const Tensor& x) { return prod(x, {1}, true); })},
+      {"prod_zeros", of_x([](const Tensor& x) { return prod(x, {1}); })},
+      {"dot", [](const Inputs& in) { return dot(in["a"], in["b"]); }},
+      {"cosine", [](const Inputs& in) { return cosine_similarity(in["a"], in["b"]); }},
+      {"cosine_broadcast",
+       [](const Inputs& in) { return cosine_similarity(in["a"], in["b"], -1); }},
+      {"cosine_eps", [](const Inputs& in) { return cosine_similarity(in["a"], in["b"], 0, 0.1); }},
+      {"embedding_padding", [](const Inputs& in) { return embedding(in["i"], in["t"], 4); }},
+  };
+  CHECK(forgotten(cases, table) == "");
+  compare_all(cases, table);
+}
+
+}  // namespace halftone::test::functions_test
+
+// LSTM and GRU layers against PyTorch: outputs, last states, gradients of inputs, states and all
+// weights. tests/fixtures/pytorch/recurrent_fixtures.py has the same options.
+
+namespace halftone::test::recurrent_test {
+namespace {
+
+const std::pair<std::string, nn::RecurrentOptions> layouts[]{
+    {"plain", {}},
+    {"states", {}},
+    {"no_bias", {.bias = false}},
+    {"batch_first", {.batch_first = true}},
+    {"two_layers", {.layers = 2}},
+    {"bidirectional", {.bidirectional = true}},
+    {"everything", {.layers = 3, .batch_first = true, .bidirectional = true}}};
+
+/// A floating tensor of the case, undefined if it does not exist; a leaf if its gradient is stored.
+Tensor leaf_of(const NamedTensors& stored, const std::string& name, DType dtype) {
+  if (!stored.contains(name)) return {};
+  Tensor x = cast(stored.at(name), dtype);
+  if (stored.contains("d" + name)) x.set_requires_grad();
+  return x;
+}
+
+template <class Layer>
+void compare_layer(const std::map<std::string, NamedTensors>& cases, const std::string& name,
+                   const nn::RecurrentOptions& options, DType dtype) {
+  CAPTURE(name);
+  CAPTURE(facts(dtype).name);
+  const NamedTensors& stored = cases.at(name);
+  Layer layer(3, 4, options);
+  layer.to(dtype);
+  nn::load_state_dict(layer, cases.at(name + "/state"));
+  const Tensor x = leaf_of(stored, "x", dtype), h0 = leaf_of(stored, "h0", dtype),
+               c0 = leaf_of(stored, "c0", dtype);
+  NamedTensors outputs;
+  if constexpr (std::same_as<Layer, nn::Lstm>) {
+    const nn::LstmOutput result = layer(x, h0, c0);
+    outputs = {{"y", result.y}, {"h", result.h}, {"c", result.c}};
+  } else {
+    const nn::GruOutput result = layer(x, h0);
+    outputs = {{"y", result.y}, {"h", result.h}};
+  }
+  // The longest path of a rounding error: through all steps of all layers, 5 terms in each sum.
+  const double allowed = tolerance(dtype, 5 * 5 * options.layers, 1);
+  Tensor total = scalar(0, dtype);
+  for (const auto& [key, y] : outputs) {
+    CAPTURE(key);
+    CHECK(difference(y, stored.at(key), allowed) == "");
+    total = total + sum(y * cast(stored.at("d" + key), dtype));
+  }
+  total.backward();
+  const auto compare_gradient = [&](const Tensor& leaf, const Tensor& want) {
+    CHECK(difference(leaf.grad(), want, allowed * std::max(1.0, largest_magnitude(want))) == "");
+  };
+  compare_gradient(x, stored.at("dx"));
+  if (h0.defined()) compare_gradient(h0, stored.at("dh0"));
+  if (c0.defined()) compare_gradient(c0, stored.at("dc0"));
+  for (const auto& [key, parameter] : layer.named_parameters()) {
+    CAPTURE(key);
+    compare_gradient(parameter, cases.at(name + "/gradients").at(key));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("pytorch: recurrent layers") {
+  const auto cases = load_cases("recurrent");
+  CHECK(cases.size() == 2 * 3 * std::size(layouts));
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    CAPTURE(backend);
+    for (const auto& [name, options] : layouts)
+      for (const DType dtype : {f64, f32}) {
+        compare_layer<nn::Lstm>(cases, "lstm_" + name, options, dtype);
+        compare_layer<nn::Gru>(cases, "gru_" + name, options, dtype);
+      }
+  }
+}
+
+}  // namespace halftone::test::recurrent_test
+
+// Interpolation against PyTorch, also in bf16: tests/fixtures/pytorch/function_fixtures.py has the
+// same options.
+
+namespace halftone::test::resize_test {
+namespace {
+
+Call interpolate_with(InterpolateOptions options) {
+  return [options](const Inputs& in) { return interpolate(in["x"], options); };
+}
+
+}  // namespace
+
+TEST_CASE("pytorch: interpolation") {
+  const auto cases = load_cases("interpolate");
+  const std::pair<std::string, InterpolateOptions> sizes[]{
+      {"doubled", {.scale_factor = 2.0}},
+      {"to_size", {.size = Pair{7, 9}}},
+      {"smaller", {.size = Pair{2, 3}}},
+      {"factors", {.scale_factor = Factors{1.5, 2.75}}},
+      {"shrunk", {.scale_factor = Factors{0.6, 0.45}}},
+      {"to_one", {.size = 1}}};
+  Calls table{{"nearest_many", interpolate_with({.size = Pair{31, 50}})}};
+  for (const auto& [name, size] : sizes) {
+    InterpolateOptions options = size;
+    table["nearest_" + name] = interpolate_with(options);
+    options.mode = Interpolation::bilinear;
+    table["bilinear_" + name] = interpolate_with(options);
+    options.align_corners = true;
+    table["corners_" + name] = interpolate_with(options);
+  }
+  CHECK(forgotten(cases, table) == "");
+  compare_all(cases, table);
+  for (const auto& [name, compute] : table) {
+    CAPTURE(name);
+    compare_case(cases.at(name), compute, bf16);
+  }
+}
+
+}  // namespace halftone::test::resize_test
+
+// Attention against PyTorch's (tests/fixtures/pytorch/attention_fixtures.py).
+
+namespace halftone::test::attention_test {
+namespace {
+Tensor sdpa(const Inputs& in, const AttentionOptions& options) {
+  return scaled_dot_product_attention(in["q"], in["k"], in["v"], options);
+}
+/// A layer of 12 features and 3 heads with a case's weights, which receive the gradients.
+nn::MultiheadAttention layer_of(const Inputs& in) {
+  nn::MultiheadAttention layer(12, 3);
+  const auto take = [&](nn::Parameter& to, const char* name) {
+    static_cast<Tensor&>(to) = in[name];
+  };
+  take(layer.in_proj_weight, "in_w"), take(layer.in_proj_bias, "in_b");
+  take(layer.out_proj.weight, "out_w"), take(layer.out_proj.bias, "out_b");
+  return layer;
+}
+
+const Calls attentions{
+    {"sdpa", [](const Inputs& in) { return sdpa(in, {}); }},
+    {"sdpa_causal", [](const Inputs& in) { return sdpa(in, {.causal = true}); }},
+    {"sdpa_scale", [](const Inputs& in) { return sdpa(in, {.scale = 0.7}); }},
+    {"sdpa_condition", [](const Inputs& in) { return sdpa(in, {.mask = in["_m"]}); }},
+    {"sdpa_added", [](const Inputs& in) { return sdpa(in, {.mask = in["m"]}); }},
+    {"mha", [](const Inputs& in) { return layer_of(in)(in["x"]); }},
+    {"mha_causal",
+     [](const Inputs& in) { return layer_of(in)(in["x"], AttentionOptions{.causal = true}); }},
+    {"mha_cross", [](const Inputs& in) { return layer_of(in)(in["q"], in["k"], in["v"]); }},
+};
+}  // namespace
+
+TEST_CASE("pytorch: attention") {
+  const auto cases = load_cases("attention");
+  CHECK(forgotten(cases, attentions) == "");
+  compare_all(cases, attentions);
+}
+
+TEST_CASE("MultiheadAttention: names, first values, dropout") {
+  manual_seed(0);
+  nn::MultiheadAttention layer(64, 4, {.dropout = 0.5});
+  CHECK(layer.named_parameters().size() == 4);
+  CHECK(layer.named_parameters()[2].first == "out_proj.weight");
+  CHECK(largest_magnitude(layer.in_proj_weight) <= std::sqrt(6.0 / (64 + 192)));
+  CHECK(largest_magnitude(layer.in_proj_weight) > 0.9 * std::sqrt(6.0 / (64 + 192)));
+  CHECK(largest_magnitude(layer.in_proj_bias) == 0);
+  const Tensor x = randn({1, 6, 64});
+  CHECK(layer(x).to_vector<float>() != layer(x).to_vector<float>());
+  layer.eval();
+  CHECK(layer(x).to_vector<float>() == layer(x).to_vector<float>());
+  CHECK_FALSE(nn::MultiheadAttention(4, 2, {.bias = false}).in_proj_bias.defined());
+  CHECK_THROWS_WITH_AS(nn::MultiheadAttention(6, 0),
+                       "[MultiheadAttention] heads is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_AS(nn::MultiheadAttention(6, 4), ShapeError);
+}
+
+}  // namespace halftone::test::attention_test

@@ -1,17 +1,22 @@
 // One checkpoint: written and read back, damaged in every way, hostile, and written to a system
 // that refuses.
-#include <doctest/doctest.h>
-
 #include <csignal>
 #include <limits>
+#include <optional>
 
-#include <sys/resource.h>
 #include <unistd.h>
 #include <zlib.h>
 
-#include <halftone/core/named_tensors.h>
+#include <doctest/doctest.h>
+#include <sys/resource.h>
 
-#include "checkpoint_cases.h"
+#include <halftone/core/named_tensors.h>
+#include <halftone/train/checkpoint.h>
+#include <halftone/train/checkpoints.h>
+
+#include "../amp/cases.h"
+#include "../support.h"
+#include "trainer_cases.h"
 
 namespace halftone::test::checkpoint_test {
 
@@ -297,3 +302,176 @@ TEST_CASE("checkpoint: a name of up to 255 bytes") {
 }
 
 }  // namespace halftone::test::checkpoint_test
+
+// The two JSON files of a checkpoint alone: an entry that is not a whole number is named, never
+// converted. The rest is in checkpoint_test.cpp.
+
+namespace halftone::test::manifest_test {
+
+using train::CheckpointState, train::Manifest;
+
+namespace {
+const char* const no_whole_numbers[] = {
+    "1.0", "1e3", "1e300", "-0.5", "true", "null", "\"1\"", "[]", "18446744073709551616"};
+
+/// Returns the message of parsing `text` with another value after `field`.
+template <class Parse>
+std::string message_for(const Parse& parse, std::string text, const std::string& field,
+                        const std::string& value) {
+  const std::size_t at = text.find(field);
+  REQUIRE(at != std::string::npos);
+  const std::size_t begin = at + field.size();
+  text.replace(begin, text.find_first_of(",\n", begin) - begin, value);
+  return message_of<FormatError>([&] { parse(text, "the/file"); });
+}
+constexpr std::string_view refusal =
+    "[checkpoint] something else where a whole number belongs, in the/file. The file is damaged or "
+    "no checkpoint's: use another checkpoint.";
+}  // namespace
+
+TEST_CASE("a manifest has whole numbers only") {
+  const std::string text = train::manifest_text(Manifest{});
+  CHECK(train::manifest_text(train::parse_manifest(text, "x")) == text);
+  for (const std::string field : {"\"version\": ", "\"bytes\": "})
+    for (const char* value : no_whole_numbers) {
+      CAPTURE(field + value);
+      CHECK(message_for(train::parse_manifest, text, field, value) == refusal);
+    }
+}
+
+TEST_CASE("a state's step, epoch and batches are whole numbers") {
+  const CheckpointState state{.step = 5, .epoch = 1, .batches = 2};
+  const std::string text = train::state_text(state);
+  CHECK(train::state_text(train::parse_state(text, "x")) == text);
+  for (const std::string field : {"\"step\": ", "\"epoch\": ", "\"batches\": "}) {
+    for (const char* value : no_whole_numbers) {
+      CAPTURE(field + value);
+      CHECK(message_for(train::parse_state, text, field, value) == refusal);
+    }
+    CHECK(message_for(train::parse_state, text, field, "-1") ==
+          "[checkpoint] a negative step, epoch or number of batches, in the/file. The file is "
+          "damaged or no checkpoint's: use another checkpoint.");
+  }
+}
+
+}  // namespace halftone::test::manifest_test
+
+// A training that stopped in the middle of an epoch and resumed from its checkpoint ends with the
+// bits of one that never stopped, under every strategy.
+
+namespace halftone::test::resume_test {
+namespace {
+constexpr int64_t steps = 14, saved_after = 8;  // of epochs of 6 batches
+
+/// A training with a schedule, dropout and a shuffled loader.
+struct Run {
+  std::unique_ptr<nn::Layer> model;
+  optim::AdamW adamw;
+  amp::Training training;
+  optim::LrScheduler scheduler;
+  data::DataLoader loader;
+  train::CheckpointState at{};
+
+  static std::unique_ptr<nn::Layer> network(uint64_t seed, int64_t width) {
+    manual_seed(seed);
+    return std::make_unique<nn::Sequential>(nn::Linear(12, width), nn::Relu(), nn::Dropout(0.2),
+                                            nn::Linear(width, 4));
+  }
+  static data::DataLoader make_loader() {
+    manual_seed(99);
+    return data::DataLoader(data::TensorDataset(randn({46, 12}), randint(0, 4, {46})),
+                            {.batch_size = 8, .shuffle = true, .seed = 3});
+  }
+  explicit Run(std::string_view strategy, uint64_t seed = 1, int64_t width = 20)
+      : model(network(seed, width)),
+        adamw(model->parameters(), {.lr = 1e-2}),
+        training(amp::apply(amp::Strategy::named(strategy), *model, adamw)),
+        scheduler(training.optimizer(), optim::LrSchedule::cosine(steps)),
+        loader(make_loader()) {
+    manual_seed(seed + 7);
+  }
+
+  /// Continues up to a step; calls `done` after it, while the loader is within its epoch.
+  void train_to(
+      int64_t last, const std::function<void()>& done = [] {}) {
+    while (at.step < last) {
+      for (auto [inputs, targets] : loader) {
+        training.zero_grad();
+        training.backward(cross_entropy(training.forward(*model, inputs), targets));
+        if (training.step()) scheduler.step();
+        ++at.step, ++at.batches;
+        if (at.step == last) return done();
+      }
+      ++at.epoch, at.batches = 0;
+    }
+  }
+  void resume(const std::filesystem::path& path) {
+    at = train::load_training(path, training, &scheduler);
+    loader.resume(at.epoch, at.batches);
+  }
+};
+}  // namespace
+
+TEST_CASE("resume: the same bits as without a stop") {
+  for (const std::string_view strategy : amp::Strategy::names()) {
+    CAPTURE(strategy);
+    const TemporaryDirectory root;
+    Run whole(strategy);
+    whole.train_to(steps);
+    const auto expected = copy_of(whole.training.state_dict());
+
+    const std::filesystem::path path = root / "step";
+    {
+      Run first(strategy);
+      first.train_to(saved_after,
+                     [&] { save_training(path, first.training, first.at, &first.scheduler); });
+    }
+    Run second(strategy, 55);  // other weights, another generator: all must be restored
+    second.resume(path);
+    CHECK(second.at.step == saved_after);
+    CHECK(second.at.epoch == 1);
+    CHECK(second.at.batches == 2);
+    second.train_to(steps);
+    CHECK(second.scheduler.steps() == whole.scheduler.steps());
+    CHECK(second.training.optimizer().lr(0) == whole.training.optimizer().lr(0));
+    CHECK(same_state(copy_of(second.training.state_dict()), expected));
+  }
+}
+
+TEST_CASE("resume: another model, strategy or schedule is refused, and nothing has changed") {
+  const TemporaryDirectory root;
+  {
+    Run run("o2-bf16");
+    run.train_to(3);
+    save_training(root / "o2", run.training, run.at, &run.scheduler);
+    save_training(root / "bare", run.training, run.at);
+  }
+  const auto refused = [&](Run& run, const std::filesystem::path& path,
+                           optim::LrScheduler* scheduler) {
+    run.train_to(2);
+    const auto before = copy_of(run.training.state_dict());
+    const double lr = run.training.optimizer().lr(0);
+    const auto steps_before = run.scheduler.steps();
+    std::string message;
+    try {
+      train::load_training(path, run.training, scheduler);
+    } catch (const Error& error) { message = error.what(); }
+    CHECK(message != "");
+    CHECK(same_state(copy_of(run.training.state_dict()), before));
+    CHECK(run.training.optimizer().lr(0) == lr);
+    CHECK(run.scheduler.steps() == steps_before);
+    return message;
+  };
+  Run wider("o2-bf16", 1, 24), plain("fp32"), split("split-bf16"), same("o2-bf16", 4);
+  refused(wider, root / "o2", &wider.scheduler);
+  refused(plain, root / "o2", &plain.scheduler);
+  refused(split, root / "o2", &split.scheduler);
+  CHECK(test::contains(refused(same, root / "o2", nullptr), "a schedule without a scheduler"));
+  CHECK(test::contains(refused(same, root / "bare", &same.scheduler), "no schedule"));
+  CHECK(test::contains(refused(same, root / "missing", &same.scheduler), "cannot open"));
+  train::load_training(root / "bare", same.training);
+  CHECK(train::load_training(root / "o2", plain.training, &plain.scheduler, amp::Convert::lossless)
+            .step == 3);
+}
+
+}  // namespace halftone::test::resume_test

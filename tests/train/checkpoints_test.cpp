@@ -1,12 +1,18 @@
 // Many checkpoints: which count, which is the latest, which are kept, which are removed.
-#include <doctest/doctest.h>
-
+#include <cerrno>
 #include <limits>
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <halftone/train/checkpoints.h>
 #include <halftone/train/durable_files.h>
 
-#include "../without_root.h"
-#include "checkpoint_cases.h"
+#include "../support.h"
+#include "trainer_cases.h"
 
 namespace halftone::test::checkpoints_test {
 
@@ -231,3 +237,227 @@ TEST_CASE("checkpoints: leftovers of killed processes are removed, files being w
 }
 
 }  // namespace halftone::test::checkpoints_test
+
+// One training at a time in a directory: in this process, in another one, and on a file system
+// without locks.
+
+namespace halftone::test::directory_lock_test {
+namespace {
+
+using train::DirectoryLock;
+
+int no_locks(int, int) {
+  errno = ENOLCK;
+  return -1;
+}
+int not_supported(int, int) {
+  errno = EOPNOTSUPP;
+  return -1;
+}
+
+TEST_CASE("DirectoryLock: held once, named, and free again when its holder ends") {
+  const TemporaryDirectory directory;
+  const std::string self = "process " + std::to_string(getpid()) + " on ";
+  {
+    const DirectoryLock lock(directory.path());
+    CHECK(lock.holds());
+    const std::string message = message_of<UsageError>([&] { DirectoryLock(directory.path()); });
+    CHECK(contains(message, "[Trainer] another process is at work in " + directory.path().string() +
+                                ": " + self));
+    CHECK(contains(message, ", since 20"));
+    CHECK(contains(message, " UTC. Wait for its end, stop it, or name another directory."));
+    CHECK(contains(read_file(directory / ".lock"), self));
+  }
+  CHECK(DirectoryLock(directory.path()).holds());
+  CHECK(contains(message_of<FormatError>([&] { DirectoryLock(directory / "none", "test"); }),
+                 "[test] cannot write "));
+}
+
+TEST_CASE("DirectoryLock: a process that is killed leaves none") {
+  const TemporaryDirectory directory;
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const DirectoryLock lock(directory.path());
+    static_cast<void>(write(ready[1], "x", 1) == 1);
+    pause();
+    _exit(0);
+  }
+  char byte = 0;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  close(ready[0]), close(ready[1]);
+  CHECK(contains(message_of<UsageError>([&] { DirectoryLock(directory.path()); }),
+                 "process " + std::to_string(child) + " on "));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  CHECK(DirectoryLock(directory.path()).holds());
+}
+
+TEST_CASE("DirectoryLock: a file system without locks refuses no process, and a note says so") {
+  const TemporaryDirectory directory;
+  for (const auto system : {no_locks, not_supported}) {
+    const DirectoryLock first(directory.path(), "test", system),
+        second(directory.path(), "test", system);
+    CHECK_FALSE(first.holds());
+    CHECK_FALSE(second.holds());
+  }
+}
+
+TEST_CASE("Trainer: another one cannot use its directory while it trains") {
+  const TemporaryDirectory directory;
+  const train::TrainerOptions options{
+      .max_epochs = 1, .directory = directory.path(), .resume = true};
+  std::string message;
+  train::TrainerOptions outer = options;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [&](train::Trainer&) {
+    if (!message.empty()) return;
+    TrainerRun second(options);
+    message = message_of<UsageError>([&] { second.trainer.fit(trainer_loader()); });
+  };
+  outer.callbacks = {hooks};
+  TrainerRun first(outer);
+  CHECK(first.trainer.fit(trainer_loader()).epochs == 1);
+  CHECK(contains(message, "[Trainer] another process is at work in " + directory.path().string()));
+  // Afterwards it can, and the first may continue when the second has ended.
+  TrainerRun second(options);
+  CHECK(second.trainer.fit(trainer_loader()).epochs == 1);
+  CHECK(first.trainer.fit(trainer_loader()).epochs == 1);
+}
+
+TEST_CASE("DirectoryLock: a file with another name is neither locked nor written") {
+  const TemporaryDirectory directory;
+  write_file(directory / "precious", "text");
+  std::filesystem::create_hard_link(directory / "precious", directory / ".lock");
+  CHECK(contains(message_of<FormatError>([&] { DirectoryLock(directory.path()); }),
+                 "[Trainer] " + (directory / ".lock").string() + " is a file of 2 names (hard "));
+  CHECK(read_file(directory / "precious") == "text");
+  std::filesystem::remove(directory / ".lock");
+  CHECK(DirectoryLock(directory.path()).holds());
+}
+
+TEST_CASE("DirectoryLock: the holder's name from another program is printable") {
+  const TemporaryDirectory directory;
+  const DirectoryLock lock(directory.path());
+  write_file(directory / ".lock", "\x1b[2J\u202e\xff\nmore");
+  CHECK(contains(message_of<UsageError>([&] { DirectoryLock(directory.path()); }),
+                 ": \\x1b[2J\\u202e\\xff. Wait for its end"));
+}
+
+}  // namespace
+}  // namespace halftone::test::directory_lock_test
+
+// A training's directory without a Trainer: what it resumes from, refuses, sets aside, keeps and
+// removes.
+
+namespace halftone::test::training_directory_test {
+namespace {
+
+using train::CheckpointState;
+using train::DirectoryOptions;
+using train::TrainingDirectory;
+
+void save(TrainingDirectory& directory, int64_t step) {
+  directory.save({.step = step, .batches = step},
+                 [&](const fs::path& path) { save_checkpoint(path, small_checkpoint(step)); });
+}
+
+TEST_CASE("TrainingDirectory: it keeps checkpoints by the retention, and resumes from the newest") {
+  const TemporaryDirectory temporary;
+  const fs::path here = temporary / "a/run", root = here / "checkpoints";
+  const DirectoryOptions options{.retention = {.last = 2}, .resume = true};
+  TrainingDirectory directory(here, options);
+  CHECK_FALSE(fs::exists(here));
+  {
+    const train::DirectoryLock lock = directory.lock();
+    CHECK(contains(message_of<UsageError>([&] { static_cast<void>(directory.lock()); }),
+                   "another process is at work in " + here.string()));
+    CHECK_FALSE(directory.open());
+    CHECK_FALSE(directory.holds({.step = 0}));
+    for (const int64_t step : {1, 2, 3}) save(directory, step);
+    CHECK(directory.last_saved() == root / "step-000000003");
+    CHECK(directory.holds({.step = 3, .batches = 3}));
+    CHECK_FALSE(directory.holds({.step = 3, .epoch = 1}));
+    save(directory, 3);  // the name is taken
+    CHECK(directory.last_saved() == root / "step-000000003-2");
+    CHECK(names_in(root) == std::set<std::string>{"step-000000003", "step-000000003-2"});
+    CHECK_THROWS_AS(
+        directory.save({.step = 4}, [](const fs::path&) { fail<FormatError>("test", "full."); }),
+        FormatError);
+    CHECK_FALSE(directory.holds({.step = 4}));
+    CHECK(names_in(root).size() == 2);
+  }
+  write_file(root / "step-000000003-2/model.safetensors", "damaged");
+  TrainingDirectory resumed(here, options);
+  const train::DirectoryLock lock = resumed.lock();
+  const auto found = resumed.open();
+  REQUIRE(found);
+  CHECK(found->path == root / "step-000000003");
+  CHECK(resumed.last_saved() == found->path);
+  CHECK(resumed.holds(found->state));
+}
+
+TEST_CASE("TrainingDirectory: files of an earlier training are refused, or set aside with a note") {
+  const TemporaryDirectory temporary;
+  const fs::path here = temporary.path(), old = here / "old-1";
+  std::string told;
+  const auto tell = [&](const std::string& text) { told += text + '\n'; };
+  const DirectoryOptions all{.csv = true, .json_lines = true, .tensorboard = true};
+  {
+    TrainingDirectory first(here, all, tell);
+    CHECK_FALSE(first.open());
+    CHECK(first.loggers().size() == 3);
+    save(first, 1);
+  }
+  const std::set<std::string> files{"checkpoints", "metrics.csv", "metrics.jsonl", "tensorboard"};
+  CHECK(names_in(here) == files);
+  const auto refusal = [&](const DirectoryOptions& options) {
+    TrainingDirectory directory(here, options, tell);
+    return message_of<Error>([&] { directory.open(); });
+  };
+  CHECK(
+      contains(refusal({}), " holds the checkpoints of an earlier training. Pass .resume = true"));
+  fs::remove(here / "checkpoints/step-000000001/manifest.json");
+  CHECK(contains(refusal({.resume = true}), "there is no valid checkpoint in "));
+  CHECK(names_in(here) == files);
+  CHECK(told.empty());
+
+  TrainingDirectory anew(here, {.resume = true, .set_aside = true}, tell);
+  CHECK_FALSE(anew.open());
+  CHECK(told == "what was in " + here.string() + " is now in " + old.string() + '\n');
+  CHECK(names_in(here) == std::set<std::string>{"checkpoints", "old-1"});
+  CHECK(names_in(old) == files);
+  CHECK(anew.loggers().empty());
+}
+
+TEST_CASE("TrainingDirectory: logs without checkpoints are also refused or set aside") {
+  for (const std::string name : {"metrics.csv", "metrics.jsonl", "tensorboard"}) {
+    CAPTURE(name);
+    const TemporaryDirectory temporary;
+    const fs::path here = temporary.path();
+    if (name == "tensorboard") {
+      fs::create_directory(here / name);
+      write_file(here / name / "events.out.tfevents.1", "x");
+    } else {
+      write_file(here / name, "step,loss\n1,2\n");
+    }
+    CHECK(train::left_by_training(here) == std::vector<std::string>{name});
+    CHECK(contains(message_of<UsageError>([&] { TrainingDirectory(here, {}).open(); }),
+                   " holds the logs of an earlier training, " + name +
+                       ", and no checkpoint. Pass .set_aside = true"));
+    CHECK_FALSE(TrainingDirectory(here, {.resume = true}).open());  // killed before its first one
+    CHECK(fs::exists(here / name));
+    CHECK_FALSE(TrainingDirectory(here, {.set_aside = true}).open());
+    CHECK(names_in(here / "old-1").contains(name));
+    CHECK_FALSE(fs::exists(here / name));
+  }
+  const TemporaryDirectory empty;
+  write_file(empty / "metrics.csv", "");
+  fs::create_directory(empty / "tensorboard");
+  CHECK(train::left_by_training(empty.path()).empty());
+  CHECK_FALSE(TrainingDirectory(empty.path(), {}).open());
+}
+
+}  // namespace
+}  // namespace halftone::test::training_directory_test

@@ -10,7 +10,7 @@
 #include <halftone/core/random.h>
 #include <halftone/train/metrics.h>
 
-#include "device/gpu.h"
+#include "device/device_cases.h"
 #include "support.h"
 
 namespace halftone::train {
