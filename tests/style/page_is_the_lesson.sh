@@ -16,8 +16,8 @@ for block in "$work"/*.cpp; do
     continue
   fi
   own=$((own + 1))
-  printf '#include <halftone/halftone.h>\nnamespace ht = halftone;\n' | cat - "$block" >"$execution.cpp"
-  if ! "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -I"$include" "$execution.cpp"; then
+  printf '#include <halftone/halftone.h>\nnamespace ht = halftone;\n' | cat - "$block" >"$block.cpp"
+  if ! "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -I"$include" "$block.cpp"; then
     echo "this block of docs/your_own_data.md is not a piece of the lesson, and does not compile:"
     cat "$block"
     exit 1
