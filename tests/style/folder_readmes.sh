@@ -8,8 +8,6 @@ cd "$1"
 
 with_sub_folders=(core autograd distributed nn optim amp data policy train onnx lab backends bench examples cmake scripts policies)
 alone=(exercises packaging tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in exercises/ and tests/ are rows of their README
-# core/ and the kernels of a backend are one list each.
-large=(core backends/cpu backends/cuda)
 sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name '*.inc')
 
 folders_with_files() { find "$@" -type f ! -name '*.pyc' -printf '%h\n' | LC_ALL=C sort -u; }
@@ -46,11 +44,11 @@ done
 
 mapfile -t counted < <(folders_with_files "${with_sub_folders[@]}" exercises tests)
 for folder in "${counted[@]}"; do
-  [[ " ${large[*]} " == *" $folder "* || "$folder" == tests/fuzz/corpus/* ]] && continue
+  [[ "$folder" == tests/fuzz/corpus/* ]] && continue
   count="$(find "$folder" -maxdepth 1 -type f ! -name README.md ! -name '*.pyc' | wc -l)"
   ((count <= 40)) || fail "$folder: $count files; at most 40. Cut it into folders by what is read together."
 done
 
 echo "${#described[@]} folders, $names names"
-((names >= 800)) || fail "only $names names were checked: is $PWD the root?"
+((names >= 600)) || fail "only $names names were checked: is $PWD the root?"
 ((failures == 0)) || { echo "$failures failures"; exit 1; }
