@@ -1,6 +1,4 @@
-// Casts of parameters, kept until a region ends, so that a weight used ten times is cast once. An
-// entry holds its source and knows the storage, its version and the dtype of the cast. So a reused
-// address, an updated weight or a second dtype cannot give a wrong hit.
+// Autocast: regions, the cache of casts, and the log of casts.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +21,10 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone::amp {
+
+// Casts of parameters, kept until a region ends, so that a weight used ten times is cast once. An
+// entry holds its source and knows the storage, its version and the dtype of the cast. So a reused
+// address, an updated weight or a second dtype cannot give a wrong hit.
 
 struct CacheCounters {
   int64_t hits = 0, misses = 0, bytes = 0;  // bytes: of all casts made

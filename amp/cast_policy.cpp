@@ -187,7 +187,8 @@ using enum CastClass;
 
 std::span<const Preset> presets() {
   static const std::vector<Preset> all{
-      // ATen/autocast_mode.h, the lists of CUDA (2.15; tests/fixtures/pytorch/amp_policy_fixtures.py reads
+      // ATen/autocast_mode.h, the lists of CUDA (2.15;
+      // tests/fixtures/pytorch/amp_policy_fixtures.py reads
       // them).
       // The operations ask for exactly that.
       {"pytorch-cuda", as_asked, {}},

@@ -1,5 +1,4 @@
-// A loss scale whose state is in device memory, so that a step changes it without the host. The
-// rule is that of core/loss_scale.h, as Backend::next_loss_scale. A value: copies are independent.
+// Loss scaling: the scale on a device, whether a step was taken, and GradScaler.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +14,9 @@
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
+
+// A loss scale whose state is in device memory, so that a step changes it without the host. The
+// rule is that of core/loss_scale.h, as Backend::next_loss_scale. A value: copies are independent.
 
 using halftone::HysteresisRule, halftone::LossScale, halftone::LossScaleOptions, halftone::next;
 

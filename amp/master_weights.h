@@ -1,6 +1,4 @@
-// Converts f32 weights into a form (core/update_rules.h) and back, for making masters, saving,
-// loading and converting between strategies. Not for training steps: the backends' optimizers
-// convert as part of the update.
+// Weights in a form: conversion, and the companions of a training.
 #pragma once
 
 #include <memory>
@@ -12,6 +10,10 @@
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
+
+// Converts f32 weights into a form (core/update_rules.h) and back, for making masters, saving,
+// loading and converting between strategies. Not for training steps: the backends' optimizers
+// convert as part of the update.
 
 /// Returns whether x is bf16 or f16: such parameters need a form.
 inline bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }

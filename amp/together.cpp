@@ -1,5 +1,4 @@
-// The agreement of ranks, then batches and steps of a training of several ranks. States:
-// together.cpp.
+// The agreement of ranks, then batches and steps of a training of several ranks.
 #include <halftone/amp/together.h>
 
 #include <algorithm>
@@ -236,8 +235,8 @@ Tensor TogetherRoute::norm(double norm_type) const {
 
 double TogetherRoute::sum(double own) const {
   double sum = 0;
-  for (const Tensor& x : distributed::all_gather(group_, "a sum of all ranks", TrafficUse::control,
-                                                 scalar(own, f64)))
+  for (const Tensor& x :
+       distributed::all_gather(group_, "a sum of all ranks", TrafficUse::control, scalar(own, f64)))
     sum += x.item();
   return sum;
 }

@@ -65,7 +65,7 @@ class TogetherRoute final : public GradientRoute {
   Communicator& group_;
   distributed::Reducer reducer_;
   distributed::OrderedStatistics statistics_;
-  nn::BufferCopies buffers_{};  // of several ranks, before a forward pass
+  nn::BufferCopies buffers_{};      // of several ranks, before a forward pass
   bool gathered_ = false;           // the present gradients are the sums
   std::optional<int64_t> batch_{};  // from begin_batch(), and not yet used by a backward()
 };

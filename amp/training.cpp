@@ -1,5 +1,4 @@
-// Applies a strategy to a model and an optimizer, and implements the verbs of a step. State:
-// training.cpp.
+// Applies a strategy to a model and an optimizer, and implements the verbs of a step.
 #include <halftone/amp/training.h>
 
 #include <algorithm>
@@ -526,7 +525,7 @@ optim::NamedTensors GradientRoute::part_of_state(
 }
 
 // Everything a training continues from, as named tensors. Loading checks everything first and
-// changes the model afterwards. States of other strategies: training.cpp.
+// changes the model afterwards. States of other strategies are converted below.
 
 namespace {
 using optim::NamedTensors;

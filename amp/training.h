@@ -1,4 +1,4 @@
-// Converts states of other strategies into states of this one.
+// Training: a strategy in a training loop; and conversion of saved states.
 #pragma once
 
 #include <concepts>
@@ -20,6 +20,8 @@
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
+
+// Converts states of other strategies into states of this one.
 
 /// How to load a state that another strategy saved.
 enum class Convert {
@@ -64,9 +66,9 @@ class Training {
 
   /// Returns function(inputs...) under the strategy, in its region. Inputs stay as they are until
   /// the first operation with short weights, so a layer before it that removes an offset sees all
-  /// their digits; under fp64 they become f64. The result is f32 (f64 under fp64), so a loss outside
-  /// is also computed in f32. If the first pass rounds an input itself, and a column of it by more
-  /// than a twentieth of its standard deviation, a message on standard error says so.
+  /// their digits; under fp64 they become f64. The result is f32 (f64 under fp64), so a loss
+  /// outside is also computed in f32. If the first pass rounds an input itself, and a column of it
+  /// by more than a twentieth of its standard deviation, a message on standard error says so.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
     begin_forward();
     const StatisticsScope statistics(statistics_sink());
@@ -103,8 +105,8 @@ class Training {
   /// their sum is the step's: terms of the batch / terms of the step (sum_of_ranks()). Collective;
   /// call it once, before the first step: rank 0's state and seed are sent to all. Throws
   /// UsageError, on all ranks, if they differ in model, strategy or environment, and in forward()
-  /// if that writes a buffer whose updates the ranks cannot join. Each rank updates its parts of the
-  /// parameters (Options::shard_optimizer): until this object ends, the optimizer has the
+  /// if that writes a buffer whose updates the ranks cannot join. Each rank updates its parts of
+  /// the parameters (Options::shard_optimizer): until this object ends, the optimizer has the
   /// parameters, gradients and state of the parts. Afterwards it has whole parameters and no state.
   void train_together(Communicator& group = world(), const distributed::Options& options = {});
   /// Call it before a batch's forward pass: its random numbers are those of `number`, from 0 to
@@ -146,8 +148,8 @@ class Training {
 
   // --- states. All ranks call these; rank 0 has the file
   /// Returns the whole training state, as handles: "model.*", "optimizer.*" (with masters and
-  /// companions), "scaler.*", "generator", "strategy", "skipped_steps" if there are any. Rank 0 gets
-  /// whole tensors, others nothing.
+  /// companions), "scaler.*", "generator", "strategy", "skipped_steps" if there are any. Rank 0
+  /// gets whole tensors, others nothing.
   optim::NamedTensors state_dict() const;
   /// The same for a writer that takes one tensor at a time: tensors stored in parts are joined one
   /// at a time. The writer runs on rank 0; its errors are thrown on all ranks.

@@ -1,6 +1,4 @@
-// The path of gradients from backward passes to the optimizer. One process and several differ only
-// here: Training owns the loop and calls its route, and no other code depends on the number of
-// ranks.
+// The data of a Training, and the path of its gradients.
 #pragma once
 
 #include <functional>
@@ -19,6 +17,10 @@
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
+
+// The path of gradients from backward passes to the optimizer. One process and several differ only
+// here: Training owns the loop and calls its route, and no other code depends on the number of
+// ranks.
 
 struct TrainingCore;
 

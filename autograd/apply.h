@@ -1,6 +1,4 @@
-// The catalog: every operation of the framework, named once. apply() refuses an operation that is
-// missing here, and tests/ops/properties.cpp requires samples for every entry. Elementwise
-// operations enter through their formula lists.
+// The list of all operations, and apply(), through which each of them runs.
 #pragma once
 
 #include <array>
@@ -19,6 +17,10 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone {
+
+// The catalog: every operation of the framework, named once. apply() refuses an operation that is
+// missing here, and tests/ops/properties.cpp requires samples for every entry. Elementwise
+// operations enter through their formula lists.
 
 template <class F> struct Unary;
 template <class F> struct Binary;

@@ -1,4 +1,5 @@
-// Slots: the places that higher layers fill to see, cast or change what runs here, and whether anything is recorded.
+// Slots: the places that higher layers fill to see, cast or change what runs here, and whether
+// anything is recorded.
 #pragma once
 
 #include <functional>

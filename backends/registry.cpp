@@ -1,4 +1,4 @@
-// The only list of backends, and the choice of one for a device.
+// The only lists of backends and of engines.
 #include <halftone/backends/registry.h>
 
 #include <atomic>
@@ -22,6 +22,8 @@
 #include <halftone/core/files.h>
 
 namespace halftone {
+
+// The only list of backends, and the choice of one for a device.
 
 namespace {
 // Never destroyed: tensors with static lifetime release their memory through a backend.

@@ -1,7 +1,5 @@
 // The cost of exchanges between ranks, measured and as a model, and the resulting time of a step of
 // data-parallel training (docs/distributed.md has the formula).
-#pragma once
-
 #include <algorithm>
 #include <array>
 #include <chrono>

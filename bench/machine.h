@@ -1,5 +1,5 @@
 // The highest rates of the machine: arithmetic by dtype, and memory traffic by the size of the
-// arrays. They are the 100 % of bench/machine.h.
+// arrays. They are the 100 % of struct Limit.
 #pragma once
 
 #include <csignal>

@@ -13,7 +13,9 @@
 int main(int argc, char** argv) {
   int threads = omp_get_max_threads();
   bool json = false;
-  CLI::App app("Measures the highest rates of this machine: multiply-adds by dtype, memory traffic by size.");
+  CLI::App app(
+      "Measures the highest rates of this machine: multiply-adds by dtype, memory traffic by "
+      "size.");
   app.add_option("--threads", threads, "OpenMP threads")->check(CLI::Range(1, 4096));
   app.add_flag("--json", json, "one line of JSON");
   CLI11_PARSE(app, argc, argv);

@@ -192,8 +192,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1024));
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
-  app.add_option("--probe", options.probe,
-                 "telemetry every n steps (policy/probe.h); 0: none")
+  app.add_option("--probe", options.probe, "telemetry every n steps (policy/probe.h); 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--limit,!--no-limit", options.limit,
                "first measures the machine (a second), then prints the share of its limit that a "

@@ -308,8 +308,8 @@ class Backend {
   virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
                                Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
-  // --- numbers on a grid: f32, bf16 or f16. core/formats/quantizer.h, core/formats/block_scale.h,
-  // core/formats/block_scale.h and core/formats/number_format.h contain all of the arithmetic, so that every backend
+  // --- numbers on a grid: f32, bf16 or f16. core/formats/ (quantizer.h, block_scale.h,
+  // number_format.h) contains all of the arithmetic, so that every backend
   // gives the same bits.
   /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if either is. x
   /// strided
@@ -327,8 +327,8 @@ class Backend {
   /// is set to 0. An amax that is not finite changes nothing but itself.
   virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
                            Tensor& position, Tensor& scale) = 0;
-  /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/formats/survey.h). x and y:
-  /// rows of one shape. A null call: statistics of x alone, y is not read
+  /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/formats/survey.h). x
+  /// and y: rows of one shape. A null call: statistics of x alone, y is not read
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
   /// matmul(), summed as the accumulator (not a stochastic one) says; c may be f32
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,

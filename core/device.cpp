@@ -1,4 +1,4 @@
-// Devices by name.
+// Devices, and the switches on which bits depend.
 #include <halftone/core/device.h>
 
 #include <atomic>

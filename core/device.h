@@ -48,9 +48,9 @@ int cpu_threads();
 
 /// Chooses between the fastest order of sums and the portable one, for all operations that begin
 /// afterwards in this process. With portable bits, results on the CPU are a function of inputs and
-/// seed: instruction set, number of threads, oneDNN, compiler and the number of rows in a batch have
-/// no effect. Products of bf16 and f16 then cost what those of f32 cost, and convolutions use own
-/// kernels. CUDA is not covered. Call it between operations, from one thread.
+/// seed: instruction set, number of threads, oneDNN, compiler and the number of rows in a batch
+/// have no effect. Products of bf16 and f16 then cost what those of f32 cost, and convolutions use
+/// own kernels. CUDA is not covered. Call it between operations, from one thread.
 void set_portable_bits(bool on);
 /// Returns the choice: that of set_portable_bits(), else the environment variable
 /// HALFTONE_PORTABLE_BITS (1: on; 0 or empty: off; others throw UsageError).

@@ -1,13 +1,4 @@
-// Storage types for the short floating-point formats. They only convert, explicitly. They have no
-// arithmetic operators, so no kernel can accumulate in bf16 by accident. Conversions from float
-// round to nearest, ties to even, and keep subnormals, infinities and NaN (quiet). Conversions to
-// float are exact.
-//
-//   format     sign exponent fraction   max        smallest subnormal
-//   BFloat16      1        8        7   3.39e38    9.18e-41
-//   Float16       1        5       10   65504      5.96e-8
-//   Float8E5M2    1        5        2   57344      1.53e-5     IEEE-like: has infinities
-//   Float8E4M3    1        4        3   448        1.95e-3     OFP8 "fn": no infinity, NaN = 0x7f
+// Element types: the storage of short floats, and the facts of each dtype.
 #pragma once
 
 #include <bit>
@@ -22,6 +13,17 @@
 #include <halftone/core/language.h>
 
 namespace halftone {
+
+// Storage types for the short floating-point formats. They only convert, explicitly. They have no
+// arithmetic operators, so no kernel can accumulate in bf16 by accident. Conversions from float
+// round to nearest, ties to even, and keep subnormals, infinities and NaN (quiet). Conversions to
+// float are exact.
+//
+//   format     sign exponent fraction   max        smallest subnormal
+//   BFloat16      1        8        7   3.39e38    9.18e-41
+//   Float16       1        5       10   65504      5.96e-8
+//   Float8E5M2    1        5        2   57344      1.53e-5     IEEE-like: has infinities
+//   Float8E4M3    1        4        3   448        1.95e-3     OFP8 "fn": no infinity, NaN = 0x7f
 
 namespace detail {
 

@@ -1,4 +1,4 @@
-// Finds the nearest name by edit distance (Levenshtein 1966).
+// Nearest names, and text that is safe to print.
 #include <halftone/core/error.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Errors are exceptions of one of six kinds, and every message has the same form. With them what messages are
-// made of: numbers, text from outside, names with the nearest known one; and sizes that are checked.
+// Errors are exceptions of one of six kinds, and every message has the same form. With them what
+// messages are made of: numbers, text from outside, names with the nearest known one; and sizes
+// that are checked.
 #pragma once
 
 #include <cstddef>

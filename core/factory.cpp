@@ -108,8 +108,8 @@ Tensor range_of(double count, const Element& element, DType dtype, Device device
   if (count > double(int64_t(1) << 40))
     fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
   const std::size_t size = count > 0 ? std::size_t(count) : 0;
-  std::vector<T> values = or_no_memory("arange", int64_t(size * sizeof(T)),
-                                       [&] { return std::vector<T>(size); });
+  std::vector<T> values =
+      or_no_memory("arange", int64_t(size * sizeof(T)), [&] { return std::vector<T>(size); });
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = element(int64_t(i));
   return from_vector<T>(values, {int64_t(values.size())}, dtype, device);
 }

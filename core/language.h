@@ -1,4 +1,5 @@
-// What C++ lacks: the mark of functions that run on the host and in CUDA kernels, lists of types, and slots.
+// Parts that C++ lacks: the mark of functions that run on the host and in CUDA kernels, lists of
+// types, and slots.
 #pragma once
 
 #include <concepts>

@@ -31,7 +31,7 @@ double pow(double x, double y);
 }  // namespace halftone::elementary
 
 // Elementary functions for the formulas, in three versions under one name. double calls
-// core/math.h, and CUDA's library on a GPU. float on the host is a branch-free polynomial
+// elementary::, and CUDA's library on a GPU. float on the host is a branch-free polynomial
 // that compilers vectorize (errors of one to two units in the last place, tested by
 // tests/core/math_test.cpp against double). float in CUDA calls the device library. Sources of the
 // polynomials: exp is its Taylor series after Cody-Waite reduction; log, tanh are Cephes'
@@ -150,7 +150,7 @@ HT_HD float tanh_f32(float x) {
 #endif
 }
 
-// double: the same bits on every host (core/math.h); CUDA's library on a GPU.
+// double: the same bits on every host (elementary::); CUDA's library on a GPU.
 #if defined(__CUDA_ARCH__)
 HT_HD double wide_exp(double x) { return ::exp(x); }
 HT_HD double wide_log(double x) { return ::log(x); }

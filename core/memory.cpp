@@ -1,5 +1,4 @@
-// The ledger: one record per device and one mutex. An allocation costs a lock and three additions,
-// which is negligible compared with the kernel that fills the memory.
+// The ledger, storage, and the cache of freed blocks.
 #include <halftone/core/memory.h>
 
 #include <algorithm>
@@ -20,6 +19,9 @@
 #include <halftone/core/language.h>
 
 namespace halftone {
+
+// The ledger: one record per device and one mutex. An allocation costs a lock and three additions,
+// which is negligible compared with the kernel that fills the memory.
 
 namespace {
 thread_local MemoryUse current_use = MemoryUse::activation;

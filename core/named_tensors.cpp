@@ -1,5 +1,4 @@
-#pragma once
-
+// State dictionaries and .safetensors files.
 #include <halftone/core/named_tensors.h>
 
 #include <algorithm>
@@ -131,7 +130,7 @@ std::optional<double> lost_value(const Tensor& x, DType dtype) {
 
 }  // namespace halftone
 
-// The header of a safetensors file as data, private to named_tensors.cpp: the facts of the format
+// The header of a safetensors file as data: the facts of the format
 // (dtypes, limits) and the parser that turns untrusted JSON into a list of entries.
 
 namespace halftone::safetensors {

@@ -1,4 +1,5 @@
-// Tensors by name: in memory, as a state dictionary whose entries are taken one by one, and in a .safetensors file.
+// Tensors by name: in memory, as a state dictionary whose entries are taken one by one, and in a
+// .safetensors file.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,4 @@
-// Reasons for cast classes that several operations share; a reason of one operation is in that
-// operation. `halftone-lab show` prints them. The classes follow PyTorch's list for CUDA
-// (amp/cast_policy.cpp). The reasons come from number formats and kernels; a class that has only
-// historical reasons says so.
+// An operation as data: its name, its cast class, and the reason for it.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +9,11 @@
 #include <halftone/core/language.h>
 
 namespace halftone::cast_reason {
+
+// Reasons for cast classes that several operations share; a reason of one operation is in that
+// operation. `halftone-lab show` prints them. The classes follow PyTorch's list for CUDA
+// (amp/cast_policy.cpp). The reasons come from number formats and kernels; a class that has only
+// historical reasons says so.
 
 using Text = std::string_view;
 

@@ -1,4 +1,4 @@
-// Shape arithmetic: element counts, strides, broadcasting.
+// Shapes, tensors, views and printing.
 #include <halftone/core/tensor.h>
 
 #include <algorithm>

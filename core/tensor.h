@@ -1,4 +1,4 @@
-// A number next to a tensor, in functions and operators that take both.
+// Tensor, with its shape, strides and views; and the number next to a tensor.
 #pragma once
 
 #include <array>
@@ -19,6 +19,8 @@
 #include <halftone/core/memory.h>
 
 namespace halftone {
+
+// A number next to a tensor, in functions and operators that take both.
 
 /// A number that remembers whether it was written as a whole number. As in PyTorch, 2 keeps the
 /// dtype of an integer tensor, and 2.0 makes it f32. Floating tensors keep their dtype. A whole

@@ -1,5 +1,5 @@
-// How a trained weight survives a short storage format, and the rules of elementwise optimizers, each stated once
-// for every backend.
+// How a trained weight survives a short storage format, and the rules of elementwise optimizers,
+// each stated once for every backend.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Real numbers and permutations from a Generator, for transforms and orders.
+// Datasets, and the random numbers of an epoch.
 #pragma once
 
 #include <concepts>
@@ -15,6 +15,8 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone::data {
+
+// Real numbers and permutations from a Generator, for transforms and orders.
 
 /// Returns a number on [0, 1), with 53 random bits.
 inline double uniform(Generator& random) { return double(random.next() >> 11) * 0x1p-53; }

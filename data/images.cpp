@@ -1,5 +1,4 @@
-// Limits, messages and the conversion to and from tensors. images.cpp checks files, stb.cpp
-// decodes.
+// Reads image files: limits, messages, checks of their structure. stb.cpp decodes.
 #include <halftone/data/images.h>
 
 #include <algorithm>
@@ -604,7 +603,8 @@ void refuse_parts(const fs::path& directory, const std::vector<std::string>& cla
     if (error || !any_directory) return;
   }
   fail<FormatError>("image_folder", "the classes in ", directory.string(), " would be ",
-                    halftone::listed(classes), ", which are parts of a dataset. Pass one of them, such as ",
+                    halftone::listed(classes),
+                    ", which are parts of a dataset. Pass one of them, such as ",
                     printable((directory / classes.front()).string()), '.');
 }
 }  // namespace

@@ -17,7 +17,7 @@
 namespace halftone::data {
 
 // Images as tensors of bytes, u8 [height, width, channels]: reads JPEG and PNG, writes PNG. Files
-// are not trusted: images.h checks the structure before stb_image, which decodes, sees a
+// are not trusted: read_image() checks the structure before stb_image, which decodes, sees a
 // byte, and the header limits the memory that decoding may allocate.
 
 enum class Channels : uint8_t { gray = 1, rgb = 3 };

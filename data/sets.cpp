@@ -1,6 +1,4 @@
-// The size of a file is only a hint (it may grow while it is read), so the limit is checked on the
-// bytes that arrive. With the hint, a small file (a folder of images has thousands) needs no buffer
-// of a whole chunk.
+// Readers of published sets.
 #include <halftone/data/sets.h>
 
 #include <algorithm>
@@ -24,6 +22,10 @@
 #include <halftone/data/text.h>
 
 namespace halftone::data {
+
+// The size of a file is only a hint (it may grow while it is read), so the limit is checked on the
+// bytes that arrive. With the hint, a small file (a folder of images has thousands) needs no buffer
+// of a whole chunk.
 
 namespace fs = std::filesystem;
 

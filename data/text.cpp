@@ -1,4 +1,4 @@
-// Windows are copied out of one long row of tokens, the only data stored.
+// Text, tokens and windows.
 #include <halftone/data/text.h>
 
 #include <algorithm>
@@ -21,6 +21,8 @@
 #include <halftone/data/unicode_ranges.h>
 
 namespace halftone::data {
+
+// Windows are copied out of one long row of tokens, the only data stored.
 
 namespace {
 void check_tokens(std::string_view op, const Tensor& tokens) {

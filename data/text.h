@@ -1,4 +1,4 @@
-// UTF-8, strictly (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF.
+// Text for language models: UTF-8, tokenizers, windows of tokens.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,8 @@
 #include <halftone/data/dataset.h>
 
 namespace halftone::data {
+
+// UTF-8, strictly (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF.
 
 struct CodePoint {
   char32_t value = 0;
@@ -93,7 +95,7 @@ class CharacterTokenizer final : public Tokenizer {
   std::unordered_map<char32_t, int64_t> token_of_;
 };
 
-// Text for language models: a file to a string, a string (through text.h) to tokens, tokens to
+// Text for language models: a file to a string, a string (through a Tokenizer) to tokens, tokens to
 // windows whose targets are the next tokens.
 
 /// Returns the bytes of a file, without a byte order mark at the start. Throws FormatError for a

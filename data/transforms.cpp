@@ -1,5 +1,4 @@
-// Color changes as Pillow's ImageEnhance and its 8-bit HSV make them: blends of the image with a
-// degenerate one in f32, truncated to bytes.
+// Colors, crops, resizing, mixup.
 #include <halftone/data/transforms.h>
 
 #include <algorithm>
@@ -19,6 +18,9 @@
 #include <halftone/data/images.h>
 
 namespace halftone::data {
+
+// Color changes as Pillow's ImageEnhance and its 8-bit HSV make them: blends of the image with a
+// degenerate one in f32, truncated to bytes.
 
 namespace {
 /// Returns degenerate + factor * (value - degenerate).
@@ -232,7 +234,8 @@ Tensor RandomResizedCrop::operator()(const Tensor& image, Generator& random) con
   const int64_t rows = image.size(0), columns = image.size(1);
   for (int attempt = 0; attempt < 10; ++attempt) {
     const double area = double(rows * columns) * uniform(random, min_area, max_area);
-    const double aspect = elementary::exp(uniform(random, elementary::log(min_aspect), elementary::log(max_aspect)));
+    const double aspect =
+        elementary::exp(uniform(random, elementary::log(min_aspect), elementary::log(max_aspect)));
     const double width = std::nearbyint(std::sqrt(area * aspect)),
                  height = std::nearbyint(std::sqrt(area / aspect));
     if (width < 1 || height < 1 || width > double(columns) || height > double(rows)) continue;
@@ -401,7 +404,8 @@ double gamma_above_one(double alpha, Generator& random) {
     const double v = 1 + c * normal;
     if (v <= 0) continue;
     const double cube = v * v * v;
-    if (elementary::log(above_zero(random)) < normal * normal / 2 + d - d * cube + d * elementary::log(cube))
+    if (elementary::log(above_zero(random)) <
+        normal * normal / 2 + d - d * cube + d * elementary::log(cube))
       return d * cube;
   }
 }
@@ -418,7 +422,8 @@ double symmetric_beta(double alpha, Generator& random) {
     const double log_x = elementary::log(above_zero(random)) / alpha,
                  log_y = elementary::log(above_zero(random)) / alpha;
     const double most = std::max(log_x, log_y);
-    const double log_sum = most + elementary::log(elementary::exp(log_x - most) + elementary::exp(log_y - most));
+    const double log_sum =
+        most + elementary::log(elementary::exp(log_x - most) + elementary::exp(log_y - most));
     if (log_sum <= 0) return elementary::exp(log_x - log_sum);
   }
 }

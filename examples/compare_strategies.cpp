@@ -1,6 +1,6 @@
-// The tool compare_strategies: strategies compared, on real images. You will see what mixed precision costs and
-// brings: one model is trained from the same weights on the same batches under every strategy, and
-// the table at the end shows bytes by use, time, and accuracy side by side.
+// The tool compare_strategies: strategies compared, on real images. You will see what mixed
+// precision costs and brings: one model is trained from the same weights on the same batches under
+// every strategy, and the table at the end shows bytes by use, time, and accuracy side by side.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -253,7 +253,7 @@ Var cross_entropy(Tape& tape, const Var& logits, const std::vector<int>& labels)
   return loss;
 }
 
-// === 5. Autocast === in the library: amp/autocast.cpp, amp/autocast.cpp ========================
+// === 5. Autocast === in the library: amp/autocast.cpp ======================================
 // The model stays in f32, and its matrix products, which take the time, get 16-bit operands. relu
 // computes in the dtype that it gets. The loss gets f32 logits, because exp and log magnify what
 // rounding did. The library has a cast class for each operation; this network needs these three.
@@ -286,7 +286,8 @@ struct LossScaler {
   }
 };
 
-// === 7. Weight forms === in the library: core/update_rules.h ======================================
+// === 7. Weight forms === in the library: core/update_rules.h
+// ======================================
 //
 // A bf16 weight cannot take an update that is smaller than half its spacing, 1/512 to 1/256 of the
 // weight: rounding removes it, in every step. Late in a training most updates are smaller. A weight

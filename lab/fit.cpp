@@ -1,4 +1,4 @@
-// The formulas of laws.
+// Laws and their fits.
 #include <halftone/lab/fit.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a recorded run was made with, and the run that a folder records.
+// The facts with which a recorded run was made, and the run that a folder records.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The rules that a search may add, in the language of policy files.
+// The search for a policy: its space, and its steps.
 #pragma once
 
 #include <iosfwd>
@@ -11,6 +11,8 @@
 #include <halftone/policy/session.h>
 
 namespace halftone::lab {
+
+// The rules that a search may add, in the language of policy files.
 
 /// Returns the sites that one pass of the workload's example meets under a policy, in the order of
 /// computation.

@@ -32,7 +32,7 @@ std::string synthetic_list();
 double gflop_of_step(double samples, const std::vector<double>& multiply_adds);
 /// Returns the mean cross-entropy of logits [n, classes] or [n, length, classes].
 Tensor logits_loss(const Tensor& logits, const Tensor& targets);
-/// Returns a workload on a device, with weights and data from a seed; also those of workload_data.h.
+/// Returns a workload on a device, with weights and data from a seed; also the untuned ones.
 /// Throws UsageError for unknown names.
 SyntheticWorkload make_synthetic(const std::string& name, Device device = {}, uint64_t seed = 0);
 

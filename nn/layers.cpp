@@ -1,4 +1,4 @@
-// Linear: allocation and first values.
+// Layers: allocation, first values, forward.
 #include <halftone/nn/layers.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Layers that are no convolution, normalization or recurrence.
+// Layers. Convolutions, norms and recurrent layers have files of their own.
 #pragma once
 
 #include <concepts>
@@ -183,8 +183,8 @@ class Sequential final : public Layer {
 // that its inputs and predictions need.
 
 /// (x - mean) / std of each column. Mean and standard deviation (with divisor n, not n - 1) are
-/// buffers: they are saved with the model and are not trained. They stay f32 in a model that is cast
-/// to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
+/// buffers: they are saved with the model and are not trained. They stay f32 in a model that is
+/// cast to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
   Buffer mean, std;  // f32 [columns]
 

@@ -1,4 +1,4 @@
-// Extends and shortens the dotted path here, so that walks need not do it.
+// Walks over modules, and copies.
 #include <halftone/nn/module.h>
 
 #include <algorithm>
@@ -13,6 +13,8 @@
 #include <halftone/core/memory.h>
 
 namespace halftone::nn {
+
+// Extends and shortens the dotted path here, so that walks need not do it.
 
 namespace {
 /// Runs an action when the scope ends, also by an exception: a describe() may throw.

@@ -1,5 +1,5 @@
-// A module is a struct whose members are parameters, buffers and other modules. Here: those members, the visitor
-// that walks them, the module itself, and copies of it.
+// A module is a struct whose members are parameters, buffers and other modules. Here: those
+// members, the visitor that walks them, the module itself, and copies of it.
 #pragma once
 
 #include <concepts>

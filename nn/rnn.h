@@ -73,7 +73,7 @@ struct Gru final : Recurrent {
 
 // One step of a recurrent layer, for loops over time of your own: decoders that feed back their
 // output, attention between steps. As torch.nn.LSTMCell and GRUCell, with their parameters:
-// weight_ih, weight_hh, bias_ih, bias_hh. A layer over whole sequences (rnn.h) is much faster.
+// weight_ih, weight_hh, bias_ih, bias_hh. A layer over whole sequences (Lstm, Gru) is much faster.
 
 struct RecurrentCellOptions {
   bool bias = true;

@@ -1,5 +1,5 @@
 // One function per operation writes its ONNX nodes. The functions are in convert_*.cpp, by kind;
-// each file hands its list to the table in arithmetic.cpp.
+// each file hands its list to the table in convert_formulas.cpp.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The table of all conversions.
+// The table of conversions; formulas, reductions, shapes.
 #include <cmath>
 #include <numbers>
 #include <unordered_map>

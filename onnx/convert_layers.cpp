@@ -1,5 +1,4 @@
-// Matrix products and attention. Products stay in the dtype of their inputs; the softmax inside
-// attention is f32, as halftone's kernels compute it.
+// Products, attention, images, recurrent layers, quantizers.
 #include <cmath>
 #include <limits>
 
@@ -8,6 +7,9 @@
 #include <halftone/onnx/conversions.h>
 
 namespace halftone::onnx {
+
+// Matrix products and attention. Products stay in the dtype of their inputs; the softmax inside
+// attention is f32, as halftone's kernels compute it.
 
 namespace {
 void linear(const Step& step) {

@@ -1,5 +1,4 @@
-// Writes messages in the wire format of Protocol Buffers. ONNX files need three kinds of fields:
-// varints, 32-bit floats, and lengths followed by bytes. A reader is not needed.
+// An ONNX graph, and the Protocol Buffers that it is written as.
 #pragma once
 
 #include <bit>
@@ -13,6 +12,9 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone::onnx {
+
+// Writes messages in the wire format of Protocol Buffers. ONNX files need three kinds of fields:
+// varints, 32-bit floats, and lengths followed by bytes. A reader is not needed.
 
 /// A message, as bytes. Each function appends a field of the given number.
 class Message {

@@ -1,6 +1,5 @@
 // One step: for every group and device, gathers the parameters that have gradients into slots and
-// makes one backend call. The device's part of a step is in grouped_optimizer.cpp, the state dictionary
-// in grouped_optimizer.cpp.
+// makes one backend call. The device's part of a step and the state dictionary follow.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <algorithm>

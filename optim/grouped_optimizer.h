@@ -123,7 +123,7 @@ class StatefulOptimizer : public Optimizer {
   /// Returns whether a group moves along its gradients instead of against them.
   virtual bool maximizes(int group) const = 0;
   /// Makes one step for the slots of a batch: one backend call for an elementwise optimizer, any
-  /// number of them for others (optimizers.cpp, optimizers.cpp). Only the first call may count steps: slots of
+  /// number of them for others (optimizers.cpp). Only the first call may count steps: slots of
   /// later calls are copies without `steps`.
   virtual void update(int group, const Batch& batch, Backend& backend) = 0;
   virtual void describe_options(int group, OptionFields& field) = 0;

@@ -33,8 +33,9 @@ LrSchedule LrSchedule::constant(double factor) {
 LrSchedule LrSchedule::step_decay(int64_t every, double gamma) {
   require_steps("LrSchedule.step_decay", "every", every, 1);
   detail::require_not_negative("LrSchedule.step_decay", "gamma", gamma);
-  return LrSchedule(
-      [=](int64_t step) { return elementary::pow(gamma, std::floor(double(step) / double(every))); });
+  return LrSchedule([=](int64_t step) {
+    return elementary::pow(gamma, std::floor(double(step) / double(every)));
+  });
 }
 
 LrSchedule LrSchedule::linear(int64_t steps, double last) {
@@ -47,7 +48,8 @@ LrSchedule LrSchedule::cosine(int64_t steps, double last) {
   require_steps("LrSchedule.cosine", "steps", steps, 1);
   detail::require_not_negative("LrSchedule.cosine", "last", last);
   return LrSchedule([=](int64_t step) {
-    return last + (1 - last) * 0.5 * (1 + elementary::cos(std::numbers::pi * progress(step, steps)));
+    return last +
+           (1 - last) * 0.5 * (1 + elementary::cos(std::numbers::pi * progress(step, steps)));
   });
 }
 
@@ -76,7 +78,8 @@ LrSchedule LrSchedule::exponential(double gamma) {
 LrSchedule LrSchedule::polynomial(int64_t steps, double power) {
   require_steps("LrSchedule.polynomial", "steps", steps, 1);
   detail::require_not_negative("LrSchedule.polynomial", "power", power);
-  return LrSchedule([=](int64_t step) { return elementary::pow(1 - progress(step, steps), power); });
+  return LrSchedule(
+      [=](int64_t step) { return elementary::pow(1 - progress(step, steps), power); });
 }
 
 LrSchedule LrSchedule::cosine_restarts(int64_t first, int64_t growth, double last) {
@@ -88,7 +91,8 @@ LrSchedule LrSchedule::cosine_restarts(int64_t first, int64_t growth, double las
     if (growth == 1) step %= length;
     else
       for (; step >= length; length *= growth) step -= length;
-    return last + (1 - last) * 0.5 * (1 + elementary::cos(std::numbers::pi * progress(step, length)));
+    return last +
+           (1 - last) * 0.5 * (1 + elementary::cos(std::numbers::pi * progress(step, length)));
   });
 }
 
@@ -106,7 +110,8 @@ LrSchedule LrSchedule::one_cycle(int64_t steps, double rising, double start_divi
     const double start = 1 / start_divisor, end = start / end_divisor;
     const double top = rising * double(steps) - 1, bottom = double(steps) - 1;
     const auto between = [](double from, double to, double share) {
-      return to + (from - to) / 2 * (1 + elementary::cos(std::numbers::pi * std::clamp(share, 0.0, 1.0)));
+      return to + (from - to) / 2 *
+                      (1 + elementary::cos(std::numbers::pi * std::clamp(share, 0.0, 1.0)));
     };
     const auto at = double(step);
     if (at <= top) return between(start, 1, top > 0 ? at / top : 1);

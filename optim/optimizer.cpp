@@ -1,4 +1,4 @@
-// One reduction per device; the host reads nothing back.
+// Lists of gradients, the part common to all optimizers, and clipping.
 #include <halftone/optim/optimizer.h>
 
 #include <cmath>

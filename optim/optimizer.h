@@ -1,4 +1,5 @@
-// The interface of an optimizer for the rest of the system, and what is done to gradients before a step.
+// The interface of an optimizer for the rest of the system, and what is done to gradients before a
+// step.
 #pragma once
 
 #include <algorithm>

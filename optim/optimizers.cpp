@@ -1,6 +1,4 @@
-// SGD's options, and the update rule they describe.
-#pragma once
-
+// Options and rules of the optimizers.
 #include <halftone/optim/optimizers.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The optimizers. SGD, Adam, Lion and RMSprop are options of an elementwise rule (core/update_rules.h); LAMB and Muon
-// look at a whole tensor.
+// The optimizers. SGD, Adam, Lion and RMSprop are options of an elementwise rule
+// (core/update_rules.h); LAMB and Muon look at a whole tensor.
 #pragma once
 
 #include <halftone/optim/grouped_optimizer.h>

@@ -1,4 +1,4 @@
-// The words of policy files for the values of enums, in their order.
+// Parts of the reader of policy files: words, checks, rules.
 #pragma once
 
 #include <array>
@@ -17,6 +17,8 @@
 #include <halftone/policy/rules.h>
 
 namespace halftone::policy {
+
+// The words of policy files for the values of enums, in their order.
 
 inline std::vector<std::string_view> cast_class_names() {
   std::vector<std::string_view> names;

@@ -1,5 +1,4 @@
-// Rows are made when a sampled step first meets a tensor, stay on its device, and are read on
-// request.
+// Probes, updates, flips, overflows.
 #include <halftone/policy/probe.h>
 
 #include <algorithm>
@@ -26,6 +25,9 @@
 #include <halftone/nn/module.h>
 
 namespace halftone::policy {
+
+// Rows are made when a sampled step first meets a tensor, stay on its device, and are read on
+// request.
 
 namespace {
 /// Returns the quantizer equivalent to a native cast.

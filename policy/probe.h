@@ -31,8 +31,9 @@ namespace halftone::policy {
 // Attaches an observer to a training.
 
 /// Makes `observer` watch a training's passes until the scope ends: through its session, or a new
-/// one without rules, which stays and counts on from `steps`. May outlive the training. Throws UsageError in the name of
-/// `where` for another kind of session, and if an observer is installed and `replaces` is false.
+/// one without rules, which stays and counts on from `steps`. May outlive the training. Throws
+/// UsageError in the name of `where` for another kind of session, and if an observer is installed
+/// and `replaces` is false.
 class Observation {
  public:
   Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,

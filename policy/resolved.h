@@ -1,4 +1,5 @@
-// What a policy does to a model, as data: for the tables of `halftone-lab show` and for checks before a training.
+// The effect of a policy on a model, as data: for the tables of `halftone-lab show` and for checks
+// before a training.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The rules of a policy file: what they match, and which of them apply to an operation at its place in a model.
+// The rules of a policy file: what they match, and which of them apply to an operation at its place
+// in a model.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// Sites, treatments and passes; steps are in session.cpp.
+// Sites, treatments and passes; then steps, scales and averages, and the way from a file to a
+// strategy.
 #include <halftone/policy/session.h>
 
 #include <algorithm>

@@ -1,10 +1,9 @@
-// The one main() of all doctest files.
-#include "support.h"
-
+// The one main() of all doctest files, and the one file of the tests that is compiled with the path
+// of the checkout.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
-// The one file of the tests that is compiled with the path of the checkout.
+#include "support.h"
 
 namespace halftone::test {
 

@@ -1,5 +1,4 @@
-// Numbers print in the shortest form that reads back to the same bits. JSON has no NaN and
-// infinities, so these three are strings. The parser limits nesting.
+// Manifests, checkpoints, and what a resumed training takes from them.
 #include <halftone/train/checkpoint.h>
 
 #include <algorithm>
@@ -19,6 +18,9 @@
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
+
+// Numbers print in the shortest form that reads back to the same bits. JSON has no NaN and
+// infinities, so these three are strings. The parser limits nesting.
 
 namespace {
 using Json = nlohmann::ordered_json;

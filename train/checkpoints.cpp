@@ -482,7 +482,7 @@ void TrainingDirectory::remove_old() {
   const fs::path link = checkpoints_ / best_link, next = checkpoints_ / ".best";
   std::error_code ignored;
   const fs::file_type there = fs::symlink_status(link, ignored).type();
-  // What is not a link is the user's.
+  // A file that is not a link belongs to the user.
   if (there == fs::file_type::not_found || there == fs::file_type::symlink) {
     const fs::path best = this->best();
     if (best.empty()) {

@@ -1,5 +1,4 @@
-// A write to a pipe without a reader sends SIGPIPE to the writing thread. The thread blocks it
-// during the write and removes it if it came; the process's own handler stays as it is.
+// Text for people, records and loggers.
 #include <halftone/train/loggers.h>
 
 #include <algorithm>
@@ -25,6 +24,9 @@
 #include <halftone/train/metrics.h>
 
 namespace halftone::train {
+
+// A write to a pipe without a reader sends SIGPIPE to the writing thread. The thread blocks it
+// during the write and removes it if it came; the process's own handler stays as it is.
 
 void print_for_people(std::FILE* to, std::string_view text) {
   const files::SizeLimitIsAnError limit;  // the output may be a file

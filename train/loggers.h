@@ -103,7 +103,8 @@ class Records {
   /// Writes a note that must also be visible without a progress bar.
   void tell(const std::string& text);
 
-  /// Saves the last numbers in a checkpoint, and restores them; `with_row`: the present row as well.
+  /// Saves the last numbers in a checkpoint, and restores them; `with_row`: the present row as
+  /// well.
   void save(CheckpointState& state, bool with_row = false) const;
   void restore(const CheckpointState& state);
 
@@ -279,7 +280,7 @@ class JsonLinesLogger : public Logger {
   std::string line_{};
 };
 
-/// TensorBoard's event files (loggers.h), for `tensorboard --logdir DIRECTORY`. Numbers are
+/// TensorBoard's event files, for `tensorboard --logdir DIRECTORY`. Numbers are
 /// rounded to f32; text appears on the TEXT page. Each logger begins a new file in the directory,
 /// as TensorBoard expects; the files together are the run.
 class TensorBoardLogger : public Logger {

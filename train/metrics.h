@@ -1,4 +1,4 @@
-// Reading numbers back from a checkpoint: whatever is in it, they are numbers.
+// Metrics, and sums that do not depend on order.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,8 @@
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::train {
+
+// Reading numbers back from a checkpoint: whatever is in it, they are numbers.
 
 /// The number of that name, or 0.
 inline double number_in(const std::map<std::string, double>& numbers, const std::string& name) {

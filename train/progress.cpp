@@ -1,4 +1,4 @@
-// Text only: widths in columns, and numbers with the fewest useful digits.
+// The progress line, and the summary of a model.
 #include <halftone/train/progress.h>
 
 #include <algorithm>
@@ -17,6 +17,8 @@
 #include <halftone/train/task.h>
 
 namespace halftone::train {
+
+// Text only: widths in columns, and numbers with the fewest useful digits.
 
 namespace {
 

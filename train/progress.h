@@ -1,4 +1,4 @@
-// What a person at a terminal sees of a training.
+// The display of a training on a terminal.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace halftone::train {
 
-// The text of a progress line, cut to a width. Pure functions: progress.h handles the terminal.
+// The text of a progress line, cut to a width. Pure functions: ProgressBar handles the terminal.
 
 enum class Shown {
   number,   // 0.4321, or 4.321e-05 for small values

@@ -1,4 +1,4 @@
-// The name of an object's class as in its source.
+// Tasks: a model with its loss and metrics.
 #pragma once
 
 #include <cstdlib>
@@ -24,6 +24,8 @@
 #include <halftone/train/progress.h>
 
 namespace halftone::train {
+
+// The name of an object's class as in its source.
 
 /// Returns the name without namespaces: "BatchNorm1d".
 inline std::string class_name(const std::type_info& type) {

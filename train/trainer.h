@@ -1,4 +1,4 @@
-// The options of a Trainer. docs/trainer_options.md compares each option with PyTorch Lightning's.
+// The Trainer, its options and its result.
 #pragma once
 
 #include <chrono>
@@ -24,6 +24,8 @@
 #include <halftone/train/task.h>
 
 namespace halftone::train {
+
+// The options of a Trainer. docs/trainer_options.md compares each option with PyTorch Lightning's.
 
 /// When checkpoints are saved, and which are kept.
 struct CheckpointOptions {
@@ -157,8 +159,7 @@ class StopSignals {
 //                          {.precision = "bf16-mixed", .max_epochs = 3});
 //   trainer.fit(loader, validation_loader);
 //
-// Steps have the bits of the loop in amp/training.h. How it works: training_loop.h. Options:
-// trainer.h.
+// Steps have the bits of the loop in amp/training.h. How it works: training_loop.h.
 
 class TrainingLoop;
 

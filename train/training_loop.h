@@ -47,7 +47,7 @@ class TrainingLoop {
   int ranks() const { return world_.size(); }
 
  private:
-  // --- training_loop.cpp
+  // --- training_loop.cpp: the start
   /// Returns a lock on the directory, if there is one: no other training uses it during this fit().
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
                                                     std::optional<data::DataLoader> validation);
@@ -60,7 +60,7 @@ class TrainingLoop {
   void make_scheduler(int64_t steps_per_epoch);
   Device device() const;
 
-  // --- training_loop.cpp, training_loop.cpp
+  // --- training_loop.cpp: the loop
   FitResult fit_here(data::DataLoader train, std::optional<data::DataLoader> validation);
   void run_epoch();
   bool run_group(data::DataLoader::Iterator& next);

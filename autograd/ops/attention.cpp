@@ -83,9 +83,9 @@ Tensor Attention::forward(const Tensor& query, const Tensor& key, const Tensor& 
   const Shape shape{s[0], s[1], s[2], value.shape()[3]};
   // In the order of q, with contiguous rows: the stride of a head of size 1 is arbitrary.
   const bool any_order = s[3] == 1 && q.strides()[3] != 1;
-  y = any_order ? empty(shape, q.dtype(), q.device())
-                : empty_strided(shape, strides_in_order_of(shape, q.strides()), q.dtype(),
-                                q.device());
+  y = any_order
+          ? empty(shape, q.dtype(), q.device())
+          : empty_strided(shape, strides_in_order_of(shape, q.strides()), q.dtype(), q.device());
   const bool is_short = q.dtype() != f64 && q.dtype() != f32;
   log_sum_exp =
       empty({is_short ? 1 : 2, s[0], s[1], s[2]}, q.dtype() == f64 ? f64 : f32, q.device());

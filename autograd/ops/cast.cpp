@@ -1,4 +1,4 @@
-// Checks of quantize(), and its forward.
+// The forward pass of quantize(), and its checks.
 #include <halftone/autograd/ops/cast.h>
 
 #include <vector>

@@ -1,4 +1,5 @@
-// The change of dtype and the rounding to a grid, as operations of their own; and the checks of every operation's inputs.
+// The change of dtype and the rounding to a grid, as operations of their own; and the checks of
+// every operation's inputs.
 #pragma once
 
 #include <halftone/autograd/apply.h>

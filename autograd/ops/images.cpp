@@ -1,4 +1,4 @@
-// Shapes and checks of convolutions.
+// Shapes and checks of operations on images.
 #include <halftone/autograd/ops/images.h>
 
 #include <algorithm>

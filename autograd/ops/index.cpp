@@ -1,4 +1,4 @@
-// Argument rules of the operations by index.
+// Argument rules of operations by index and by order, and operations made of them.
 #include <halftone/autograd/ops/index.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Argument rules of the class losses, and nll_loss.
+// Argument rules of the losses, and losses made of other operations.
 #include <halftone/autograd/ops/loss.h>
 
 #include <array>

@@ -198,7 +198,7 @@ Tensor cat(const std::vector<Tensor>& inputs, int dim = 0);
 /// Joins tensors of one shape along a new dimension. As torch.stack.
 Tensor stack(const std::vector<Tensor>& inputs, int dim = 0);
 /// As torch.nn.functional.pad (constant): pairs (before, after) from the last dimension backwards;
-/// negative amounts crop. Other modes are in shape.h.
+/// negative amounts crop. Other modes: see PadMode below.
 Tensor pad(const Tensor& x, const Dims& pairs_from_last, Number value = 0);
 Tensor contiguous(const Tensor& x);
 

@@ -123,7 +123,7 @@ void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const 
 
 }  // namespace halftone
 
-// Convolution in bf16 as implicit products (formulas: conv.cpp), in the blocks of
+// Convolution in bf16 as implicit products (formulas: above), in the blocks of
 // gemm_blocking_bf16.h: windows are packed when the product needs them.
 
 namespace halftone::cpu {

@@ -57,7 +57,7 @@ void pack_window_rows(const Windows<uint16_t>& w, int64_t first, int64_t count, 
 void pack_window_columns(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
                          int64_t end, uint16_t* panels);
 
-// A convolution as windows (conv_windows.h): over the image for forward and for the gradient of the
+// A convolution as windows: over the image for forward and for the gradient of the
 // weights, over the gradient of the result for the gradient of the image.
 
 inline constexpr int64_t few_channels = 8;

@@ -1,4 +1,4 @@
-// Splits matrices for both ways of blocking a matrix product (gemm.cpp, gemm.cpp).
+// Splits matrices for both ways of blocking a matrix product, and blocks the one of floats.
 #pragma once
 
 #include <algorithm>

@@ -230,7 +230,7 @@ void bf16_product(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const 
   else panel_product::multiply<simd::panels::Products>(m, n, k, to, left, pack_columns);
 }
 
-// The rows of a matrix as the left operand of gemm_blocking_bf16.h.
+// The rows of a matrix as the left operand of the bf16 product.
 
 /// Rows of a bf16 matrix, of which `column` or `row` is 1: in place, if tiles can be loaded from
 /// there as fast as packed ones, otherwise packed.

@@ -1,6 +1,4 @@
-// Batch norm over the pixels of NHWC images, with residual and relu. Statistics read x once; the
-// rest reads and writes each tensor once. Sums run in float within blocks that stay in a cache, and
-// in double across blocks.
+// Norms, softmax and cross-entropy.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -11,6 +9,10 @@
 #include <halftone/core/math.h>
 
 namespace halftone {
+
+// Batch norm over the pixels of NHWC images, with residual and relu. Statistics read x once; the
+// rest reads and writes each tensor once. Sums run in float within blocks that stay in a cache, and
+// in double across blocks.
 
 namespace {
 constexpr int64_t block_elements = 8 * cpu::block_length;

@@ -1,5 +1,4 @@
-// Max pooling over NHWC images, a run of channels at a time. Short floats are compared and copied
-// as bits, which have the order of their values.
+// Pooling and resizing of NHWC images.
 #include <cstring>
 #include <limits>
 
@@ -8,6 +7,9 @@
 #include <halftone/backends/image_axis.h>
 
 namespace halftone {
+
+// Max pooling over NHWC images, a run of channels at a time. Short floats are compared and copied
+// as bits, which have the order of their values.
 
 namespace {
 /// The windows along both axes of an image.

@@ -1,4 +1,5 @@
-// Connects tensors and the float kernels: which kernels, operands as floats in memory, and loops that share them out.
+// Connects tensors and the float kernels: which kernels, operands as floats in memory, and loops
+// that share them out.
 #pragma once
 
 #include <array>

@@ -55,7 +55,7 @@ class FreeRanges {
 
 // Device memory that is kept for reuse. A request to the driver costs a wait for the device, so
 // blocks are cut from slabs. Blocks up to 1 MiB have size classes (core/memory.h), one class
-// per slab; larger ones are cut where a slab has room (block_cache.h), as in PyTorch's allocator. A
+// per slab; larger ones are cut where a slab has room (FreeRanges), as in PyTorch's allocator. A
 // captured graph replays with the addresses of its capture. So memory allocated during the capture
 // comes from a separate pool, which lives as long as the graph. Older blocks that are released
 // during the capture are kept with that pool, because the recorded work may use them. This class

@@ -1,6 +1,4 @@
-// Handles input that only the device can check, such as an index out of range: the kernel neither
-// reads nor writes outside, writes a note here, and continues. The host finds the note at its next
-// wait and throws. The first note stays.
+// One GPU: its stream, its memory, faults of kernels, copies from the host.
 #pragma once
 
 #include <atomic>
@@ -19,6 +17,10 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone::cuda {
+
+// Handles input that only the device can check, such as an index out of range: the kernel neither
+// reads nor writes outside, writes a note here, and continues. The host finds the note at its next
+// wait and throws. The first note stays.
 
 enum class FaultKind : int { none, embedding_index, cross_entropy_target, gather_index };
 
@@ -57,7 +59,7 @@ class Context {
   int compute_capability() const { return compute_capability_; }
   BlockCache& memory() { return memory_; }
 
-  /// Returns the place where kernels report bad input: see context.h.
+  /// Returns the place where kernels report bad input: see Fault.
   Fault* fault() const { return fault_; }
   /// Waits for all work issued so far. Throws what a kernel reported.
   void wait();

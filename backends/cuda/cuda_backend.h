@@ -74,8 +74,8 @@ class CudaBackend final : public Backend {
   void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
-  // --- rows (softmax.cu, layer_norm.cu, batch_norm.cu), attention
-  // (attention.cu, attention.cu)
+  // --- rows (softmax.cu, layer_norm.cu, batch_norm.cu)
+  // and attention (attention.cu)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;

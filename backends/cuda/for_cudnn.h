@@ -1,8 +1,4 @@
-// Chooses the implementation for a call of attention that cuDNN could support. A cuDNN plan is for
-// one length, and making it takes a third of a second: text that grows by one token per call would
-// need a plan for each length. Whole multiples of a step go to cuDNN. Short calls of other lengths
-// use the own kernels. Longer ones are extended to the next multiple if added keys change nothing;
-// otherwise they go to cuDNN with their own length.
+// Inputs in the form that cuDNN needs: lengths of attention, orders of weights.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +8,12 @@
 #include <halftone/core/backend.h>
 
 namespace halftone::cuda {
+
+// Chooses the implementation for a call of attention that cuDNN could support. A cuDNN plan is for
+// one length, and making it takes a third of a second: text that grows by one token per call would
+// need a plan for each length. Whole multiples of a step go to cuDNN. Short calls of other lengths
+// use the own kernels. Longer ones are extended to the next multiple if added keys change nothing;
+// otherwise they go to cuDNN with their own length.
 
 enum class AttentionRoute { own_kernels, library, lengthened };
 

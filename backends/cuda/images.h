@@ -1,6 +1,4 @@
-// Quotient and remainder by a number that is known before a kernel starts, as a multiplication, for
-// kernels that split one index into several. Granlund & Montgomery 1994, "Division by invariant
-// integers using multiplication".
+// Loops over the pixels of images, and divisions by known numbers.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +9,10 @@
 #include <halftone/core/language.h>
 
 namespace halftone::cuda {
+
+// Quotient and remainder by a number that is known before a kernel starts, as a multiplication, for
+// kernels that split one index into several. Granlund & Montgomery 1994, "Division by invariant
+// integers using multiplication".
 
 /// Divides by 1 .. 2^31 - 1.
 class Divisor {

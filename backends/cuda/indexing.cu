@@ -1,6 +1,6 @@
 // Gathers elements by indices along one dimension, and its adjoint, which sums in a fixed order:
 // positions in y are numbered, and their terms are added up as rows of a table with one column
-// (indexing.cu). An index out of range is reported; it reads as zero and adds nothing.
+// (below). An index out of range is reported; it reads as zero and adds nothing.
 #include <bit>
 #include <limits>
 
@@ -161,7 +161,7 @@ void CudaBackend::argsort(const Tensor& x, bool descending, Tensor& index) {
 
 // Rows of a table by index, and their gradient. An index out of range is reported; it reads as
 // zeros and adds nothing. The gradient sums rows of dy in a fixed order: positions are sorted by
-// table row (indexing.cu) and cut into stretches of equal length. Table rows that cross a cut are
+// table row (see above) and cut into stretches of equal length. Table rows that cross a cut are
 // completed from the partial sums of their stretches.
 
 namespace cuda {

@@ -1,4 +1,5 @@
-// How calls reach NVIDIA's libraries: whether they may, in which versions, which of them computed, and kept plans.
+// How calls reach NVIDIA's libraries: whether they may, in which versions, which of them computed,
+// and kept plans.
 #pragma once
 
 #include <algorithm>

@@ -108,8 +108,8 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, T
   });
 }
 
-// Matrix products whose sums stay on a grid (core/formats/number_format.h). One thread computes one result,
-// because its sum is a chain of roundings. Slow, with the same bits as on other backends.
+// Matrix products whose sums stay on a grid (core/formats/number_format.h). One thread computes one
+// result, because its sum is a chain of roundings. Slow, with the same bits as on other backends.
 
 namespace cuda {
 namespace {
@@ -165,8 +165,8 @@ void CudaBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Te
          c.numel() / (m * n), m, n, k);
 }
 
-// One step of an LSTM and of a GRU, one thread per number of the state, like the reference's
-// cells.h:
+// One step of an LSTM and of a GRU, one thread per number of the state, like the one in
+// backends/reference/cells.h:
 //   LSTM: i, f, o = sigmoid, g = tanh;  c' = f c + i g;  y = o tanh(c')
 //   GRU:  r, z = sigmoid(x + u);  m = tanh(x + r u);  y = (1 - z) m + z h
 

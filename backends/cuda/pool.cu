@@ -1,5 +1,4 @@
-// Max pooling of NHWC images. Backward gathers: each input adds up the gradients of the windows
-// over it, so two threads never write to one place.
+// Pooling and resizing of NHWC images.
 #include <algorithm>
 #include <limits>
 
@@ -8,6 +7,9 @@
 #include <halftone/backends/image_axis.h>
 
 namespace halftone {
+
+// Max pooling of NHWC images. Backward gathers: each input adds up the gradients of the windows
+// over it, so two threads never write to one place.
 
 namespace cuda {
 namespace {
@@ -94,9 +96,9 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
 }
 
 template <class T, int size>
-__global__ void max_pool_backward_kernel(Pixels<const T, size> dy, ArgmaxPlaces argmax, PackCount inputs,
-                                         SlidingWindows rows, SlidingWindows columns,
-                                         Pixels<T, size> dx) {
+__global__ void max_pool_backward_kernel(Pixels<const T, size> dy, ArgmaxPlaces argmax,
+                                         PackCount inputs, SlidingWindows rows,
+                                         SlidingWindows columns, Pixels<T, size> dx) {
   using C = compute_t<T>;
   for (int64_t n = global_thread(); n < inputs.count; n += all_threads()) {
     const PackCount::Place at = inputs.at(n);

@@ -1,7 +1,5 @@
 // The scale of a block that one warp quantizes, if it depends on elements or random numbers: the
 // sums of core/formats/block_scale.h in their order, by all lanes of the warp.
-#pragma once
-
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -53,10 +51,10 @@ __device__ Scale warp_block_scale(const QuantizeNumbers& n, float amax, float am
 
 }  // namespace halftone::cuda
 
-// Quantizers with the functions of core/formats/quantizer.h. Without blocks, and in the usual blocks of one
-// row, a thread takes four neighbors, which share a counter of random words. Other blocks take a
-// warp, or a thread if their scale is a sum over one row. An element's result depends on other
-// threads only through a largest magnitude, whose order does not matter.
+// Quantizers with the functions of core/formats/quantizer.h. Without blocks, and in the usual
+// blocks of one row, a thread takes four neighbors, which share a counter of random words. Other
+// blocks take a warp, or a thread if their scale is a sum over one row. An element's result depends
+// on other threads only through a largest magnitude, whose order does not matter.
 
 namespace halftone {
 
@@ -342,9 +340,10 @@ void CudaBackend::next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& 
     written->storage()->bump_version();
 }
 
-// The bound of a clip, and the clip. The sum of squares has the order of core/formats/block_scale.h: a block of
-// threads is the lanes of one sum. A quantile is found digit by digit in three passes, each of
-// which counts the values of one digit; whole numbers, so the order does not matter.
+// The bound of a clip, and the clip. The sum of squares has the order of
+// core/formats/block_scale.h: a block of threads is the lanes of one sum. A quantile is found digit
+// by digit in three passes, each of which counts the values of one digit; whole numbers, so the
+// order does not matter.
 
 namespace cuda {
 namespace {
@@ -491,9 +490,9 @@ void CudaBackend::clip(const Tensor& x, const Tensor& bound, Tensor& y) {
          bound.data<float>(), y.data<float>(), x.numel());
 }
 
-// Surveys with survey_element() of core/formats/survey.h: each block of threads counts its share into a
-// histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up in their
-// order, so results repeat.
+// Surveys with survey_element() of core/formats/survey.h: each block of threads counts its share
+// into a histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up
+// in their order, so results repeat.
 
 namespace cuda {
 namespace {

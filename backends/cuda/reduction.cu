@@ -1,5 +1,6 @@
 // Reductions. The usual sums of training (of everything, along contiguous rows, down the columns of
-// a matrix) read packs; all others go through reduction.cu.
+// a matrix) read packs; all others go through loops over
+// strided tensors.
 #include <halftone/backends/cuda/reduction.h>
 
 #include <halftone/backends/cuda/cuda_backend.h>

@@ -196,7 +196,7 @@ __device__ void store_sums(const Sums<Shape>& sums, Strips<Shape>& strips, const
   }
 }
 
-// Whole matrix products from the tiles of tiles.h: c(g, i, j) = sum over k of a(g, i, k) b(g, k, j)
+// Whole matrix products from these tiles: c(g, i, j) = sum over k of a(g, i, k) b(g, k, j)
 // for batches g; factors and store define the matrices. If there are too few tiles for the device,
 // the depth is split: partial sums go to scratch memory and a second kernel adds them in a fixed
 // order, so results repeat.

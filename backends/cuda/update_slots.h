@@ -1,7 +1,4 @@
-// Loops over many tensors in one launch. The description of each is passed to the kernel by value,
-// as many as fit in the 32,764 bytes of kernel arguments (since CUDA 12.1; for a short list 4 KiB,
-// which are copied faster). Blocks take chunks of the list, so a list of small tensors costs as
-// much as one large tensor.
+// Loops over many tensors, and the slots of updates.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +9,11 @@
 #include <halftone/core/update_rules.h>
 
 namespace halftone::cuda {
+
+// Loops over many tensors in one launch. The description of each is passed to the kernel by value,
+// as many as fit in the 32,764 bytes of kernel arguments (since CUDA 12.1; for a short list 4 KiB,
+// which are copied faster). Blocks take chunks of the list, so a list of small tensors costs as
+// much as one large tensor.
 
 /// Elements of a chunk: a multiple of all packs, so that chunks of aligned tensors are aligned.
 inline constexpr int64_t chunk_length = 4096;

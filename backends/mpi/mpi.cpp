@@ -1,8 +1,4 @@
-// The MPI functions that halftone uses, looked up when a launcher has started several processes: a
-// program that trains alone neither needs nor loads MPI. Handles that Open MPI stores in variables
-// of its library are looked up with them; those of MPICH are numbers.
-#pragma once
-
+// The MPI engine: the library's functions, the thread that calls them, and the communicator.
 #include <halftone/backends/mpi/mpi.h>
 
 #include <algorithm>
@@ -33,6 +29,10 @@
 #include <mpi.h>
 
 namespace halftone::mpi {
+
+// The MPI functions that halftone uses, looked up when a launcher has started several processes: a
+// program that trains alone neither needs nor loads MPI. Handles that Open MPI stores in variables
+// of its library are looked up with them; those of MPICH are numbers.
 
 struct Functions {
   decltype(&MPI_Abort) abort;

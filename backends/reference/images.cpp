@@ -1,9 +1,4 @@
-// Convolution of NHWC images, image by image: widen to double, loop, round. Each task computes a
-// row of the output image (or the gradient of one output channel's weights), and the innermost loop
-// runs along contiguous channels.
-// Equivalent to, for each output channel oc of group g:
-//   y[oy][ox][oc] = bias[oc] + sum over ky, kx, ic of w[oc][ic][ky][kx] *
-//                   x[oy stride - padding + ky dilation][ox ...][g in_per_group + ic]
+// Convolution, pooling and resizing.
 #include <limits>
 
 #include <halftone/backends/image_axis.h>
@@ -13,6 +8,13 @@
 #include <halftone/core/tensor.h>
 
 namespace halftone {
+
+// Convolution of NHWC images, image by image: widen to double, loop, round. Each task computes a
+// row of the output image (or the gradient of one output channel's weights), and the innermost loop
+// runs along contiguous channels.
+// Equivalent to, for each output channel oc of group g:
+//   y[oy][ox][oc] = bias[oc] + sum over ky, kx, ic of w[oc][ic][ky][kx] *
+//                   x[oy stride - padding + ky dilation][ox ...][g in_per_group + ic]
 
 using namespace reference;
 

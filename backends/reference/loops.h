@@ -1,4 +1,5 @@
-// Loops of kernels on the host: in parallel, over strided tensors, and over runs of elements that are widened on the way.
+// Loops of kernels on the host: in parallel, over strided tensors, and over runs of elements that
+// are widened on the way.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,12 @@
-// Batch norm over the pixels of NHWC images, or the rows of [n, c]: channels are the columns of one
-// matrix, and each is normalized by its moments over all rows (Ioffe & Szegedy 2015).
+// Norms, softmax and cross-entropy.
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/reference/rows.h>
 #include <halftone/core/math.h>
 
 namespace halftone {
+
+// Batch norm over the pixels of NHWC images, or the rows of [n, c]: channels are the columns of one
+// matrix, and each is normalized by its moments over all rows (Ioffe & Szegedy 2015).
 
 using namespace reference;
 
@@ -385,7 +387,8 @@ void ReferenceBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool 
       load(y, begin + first, count, out);
       load(dy, begin + first, count, gradient);
       for (int64_t i = 0; i < count; ++i)
-        out[i] = logarithm ? gradient[i] - elementary::exp(out[i]) * sum : out[i] * (gradient[i] - sum);
+        out[i] =
+            logarithm ? gradient[i] - elementary::exp(out[i]) * sum : out[i] * (gradient[i] - sum);
       store(out, count, dx, begin + first);
     });
   });

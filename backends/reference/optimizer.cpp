@@ -1,5 +1,5 @@
 // Updates of parameters and running values in place: optimizer steps by PyTorch's formulas
-// (core/update_rules.h) and weight forms (core/update_rules.h). They compute in float (in double for
+// and weight forms (core/update_rules.h). They compute in float (in double for
 // f64 parameters) for every storage, and round each value once when it is written. Every kernel
 // here bumps the version of the storages it writes, which invalidates casts of a parameter.
 #include <halftone/backends/reference/reference.h>

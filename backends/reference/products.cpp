@@ -1,7 +1,4 @@
-// Matrix products. One task computes a tile of c. Blocks of a and b are widened to double when they
-// are needed, so any dtype and either layout costs one pass over a block, which is then used `tile`
-// times.
-// Equivalent to: c[m][n] = bias[n] + sum over k of a[m][k] * b[k][n], in double, rounded once.
+// Matrix products, attention, recurrent cells.
 #include <algorithm>
 #include <cmath>
 
@@ -15,6 +12,11 @@
 #include <halftone/core/math.h>
 
 namespace halftone {
+
+// Matrix products. One task computes a tile of c. Blocks of a and b are widened to double when they
+// are needed, so any dtype and either layout costs one pass over a block, which is then used `tile`
+// times.
+// Equivalent to: c[m][n] = bias[n] + sum over k of a[m][k] * b[k][n], in double, rounded once.
 
 using namespace reference;
 
@@ -212,7 +214,8 @@ void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor&
       if (total.sum == 0) total = {std::numeric_limits<double>::infinity(), 1};
       std::fill_n(result.data(), ev, 0.0);
       for (int64_t j = 0; j < s; ++j) {
-        const double weight = elementary::exp(row[j] - total.shift) / total.sum * weights.kept(i, j);
+        const double weight =
+            elementary::exp(row[j] - total.shift) / total.sum * weights.kept(i, j);
         for (int64_t c = 0; c < ev; ++c) result[c] += weight * values[j][c];
       }
       results.store_row(i, result.data());

@@ -1,5 +1,4 @@
-// Quantizers element by element, with the functions of core/formats/quantizer.h; other backends must match
-// them to the bit.
+// Quantizers, surveys, and products with rounded sums.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,6 +11,9 @@
 #include <halftone/core/formats/survey.h>
 
 namespace halftone {
+
+// Quantizers element by element, with the functions of core/formats/quantizer.h; other backends
+// must match them to the bit.
 
 using namespace reference;
 
@@ -171,8 +173,9 @@ void ReferenceBackend::next_scales(const Quantizer& quantizer, Tensor& amax, Ten
     written->storage()->bump_version();
 }
 
-// Surveys element by element, with survey_element() of core/formats/survey.h. Each piece of the tensor has
-// its own row, and rows are added up in the order of the pieces: the sums do not depend on threads.
+// Surveys element by element, with survey_element() of core/formats/survey.h. Each piece of the
+// tensor has its own row, and rows are added up in the order of the pieces: the sums do not depend
+// on threads.
 
 using namespace reference;
 

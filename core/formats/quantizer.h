@@ -14,7 +14,8 @@
 //   block, short    y = on(x u) b (1 / g)   b: the block's scale on its own grid, g: the tensor's,
 //                                           u = 1 / (b (1 / g)): NVFP4
 //
-// core/formats/block_scale.h has the scales that a block chooses, draws or corrects by its elements.
+// core/formats/block_scale.h has the scales that a block chooses, draws or corrects by its
+// elements.
 //
 // With a scale, finite numbers saturate. Infinity and NaN make the scale of their block (tensor) 1;
 // NaN stays, and infinity becomes what the format says.
@@ -108,7 +109,8 @@ struct Scaling {
   bool operator==(const Scaling&) const = default;
 };
 
-/// A bound of magnitudes that follows from the tensor (core/formats/block_scale.h). At most one entry has a value.
+/// A bound of magnitudes that follows from the tensor (core/formats/block_scale.h). At most one
+/// entry has a value.
 struct Clip {
   std::optional<double> rms{};       // a multiple of the root mean square
   std::optional<double> quantile{};  // a share of the numbers, whose magnitudes are in the bound
@@ -141,7 +143,7 @@ struct Quantizer {
   /// TetraJet (arXiv 2502.20853).
   double average = 0;
   /// A function of the program rounds instead of grid, rounding, scaling and table, which must be
-  /// the defaults. The host computes it (core/formats/quantizer.h).
+  /// the defaults. The host computes it (OwnQuantizer, below).
   std::shared_ptr<const OwnQuantizer> own{};
 
   /// Returns a quantizer for a table: sorted, with `grid` filled in.

@@ -1,4 +1,5 @@
-// The commands of halftone-lab. Each takes its arguments, prints what a person asked for, and returns the exit status.
+// The commands of halftone-lab. Each takes its arguments, prints what a person asked for, and
+// returns the exit status.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,4 @@
-// Runs one pass under the reference and one under the candidate, both observed. Keeps the
-// reference's tensors and compares the candidate's with them, with the prediction of their formats,
-// and with the same operation in f32.
+// halftone-lab compare and diff.
 #include <halftone/lab/commands/compare.h>
 
 #include <algorithm>
@@ -27,6 +25,10 @@
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {
+
+// Runs one pass under the reference and one under the candidate, both observed. Keeps the
+// reference's tensors and compares the candidate's with them, with the prediction of their formats,
+// and with the same operation in f32.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// Each picture runs a small training, reads numbers from it, and draws them.
+// halftone-lab picture and graph.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -28,6 +28,8 @@
 #include <halftone/policy/rules.h>
 
 namespace halftone::lab {
+
+// Each picture runs a small training, reads numbers from it, and draws them.
 
 namespace {
 constexpr const char* picture_command = "halftone-lab picture";

@@ -1,4 +1,4 @@
-// halftone-lab run: trains once for each policy and seed.
+// halftone-lab run, rerun, report and experiment.
 #include <chrono>
 #include <iostream>
 #include <sstream>

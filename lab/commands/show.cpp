@@ -1,4 +1,4 @@
-// Finds the sites by one forward and backward pass of the workload; nothing is trained.
+// halftone-lab show, explain and formats.
 #include <array>
 #include <cmath>
 #include <iomanip>
@@ -23,6 +23,8 @@
 #include <halftone/policy/resolved.h>
 
 namespace halftone::lab {
+
+// Finds the sites by one forward and backward pass of the workload; nothing is trained.
 
 namespace {
 /// A workload under a policy, after its first pass.

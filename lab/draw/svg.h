@@ -113,7 +113,7 @@ std::string styles();
 /// ten. A logarithmic axis gets powers of ten, and also 2 and 5 times them if there are few.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
 
-// The building blocks of the drawings of svg.h: numbers, marks with titles, legends.
+// The building blocks of these drawings: numbers, marks with titles, legends.
 
 /// Returns a coordinate with at most one digit after the point.
 std::string coordinate(double value);

@@ -1,4 +1,5 @@
-// Experiments on mixed precision that docs/experiments.md describes, and what several of them share.
+// Experiments on mixed precision that docs/experiments.md describes, and what several of them
+// share.
 #pragma once
 
 #include <bit>
@@ -72,7 +73,7 @@ const Experiment& experiment_named(std::string_view name);
 
 }  // namespace halftone::lab
 
-// The experiments; each has a file with its name. Numbers are those of docs/experiments.md.
+// The experiments; each file has those of one subject. Numbers are those of docs/experiments.md.
 
 namespace halftone::lab::found {
 
@@ -128,8 +129,8 @@ class PairedRuns {
 /// Returns "+0.31 % +- 0.20 %".
 std::string signed_percent(const Interval& interval);
 
-// Hashes the decisions of rounding: the formula of core/formats/number_format.h on a million floats gives
-// the same hash with every compiler, flag and CPU. tests/lab/scripts/compiled_rounding.cmake
+// Hashes the decisions of rounding: the formula of core/formats/number_format.h on a million floats
+// gives the same hash with every compiler, flag and CPU. tests/lab/scripts/compiled_rounding.cmake
 // compiles it with other flags.
 
 constexpr uint64_t rounding_hash_everywhere = 0xa2a445215a3eecf5u;

@@ -1,4 +1,4 @@
-// The page around the panels.
+// The page, the data of its panels, and panels on choices and errors.
 #include <halftone/lab/report/report.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Panels 1 to 3: settings of the runs, their losses, their memory.
+// Panels on losses and on the resolved policy.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -12,6 +12,8 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
+
+// Panels 1 to 3: settings of the runs, their losses, their memory.
 
 using html::escaped;
 

@@ -1,4 +1,4 @@
-// Panels 11 to 14: comparison, search, strategies, definitions.
+// Panels on findings, histograms and sites.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -11,6 +11,8 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
+
+// Panels 11 to 14: comparison, search, strategies, definitions.
 
 using html::escaped;
 using nlohmann::json;

@@ -1,4 +1,4 @@
-// The multi-layer perceptron as a Sequential.
+// The small models.
 #include <halftone/nn/models/models.h>
 
 #include <halftone/core/error.h>

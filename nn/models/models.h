@@ -1,4 +1,5 @@
-// Small models: a multi-layer perceptron, LeNet, a residual network, a U-Net and an LSTM classifier.
+// Small models: a multi-layer perceptron, LeNet, a residual network, a U-Net and an LSTM
+// classifier.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// gpt_gradients WEIGHTS.safetensors POLICY.json HEADS OUT.safetensors: the gradients of a GPT under a policy, for
-// test_gpt.py. WEIGHTS has the parameters, "tokens" and "targets". Prints the resolved policy as JSON.
+// gpt_gradients WEIGHTS.safetensors POLICY.json HEADS OUT.safetensors: the gradients of a GPT under
+// a policy, for test_gpt.py. WEIGHTS has the parameters, "tokens" and "targets". Prints the
+// resolved policy as JSON.
 #include <algorithm>
 #include <iostream>
 
@@ -12,7 +13,8 @@ namespace ht = halftone;
 int main(int argc, char** argv) try {
   if (argc != 5) return 2;
   ht::NamedTensors state = ht::load_safetensors(argv[1]).tensors;
-  const ht::Tensor tokens = state.extract("tokens").mapped(), targets = state.extract("targets").mapped();
+  const ht::Tensor tokens = state.extract("tokens").mapped(),
+                   targets = state.extract("targets").mapped();
   const ht::Tensor& words = state.at("transformer.wte.weight");
   int64_t layers = 0;
   while (state.contains("transformer.h." + std::to_string(layers) + ".ln_1.weight")) ++layers;
@@ -24,9 +26,11 @@ int main(int argc, char** argv) try {
                              .dropout = 0});
   ht::nn::load_state_dict(model, state);
   ht::optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  ht::amp::Training training(ht::policy::watched_strategy_of(ht::policy::read(argv[2])), model, sgd);
+  ht::amp::Training training(ht::policy::watched_strategy_of(ht::policy::read(argv[2])), model,
+                             sgd);
   const ht::Tensor logits = training.forward(model, tokens);
-  const ht::Tensor loss = ht::cross_entropy(logits.reshape({tokens.numel(), words.size(0)}), targets.reshape({tokens.numel()}));
+  const ht::Tensor loss = ht::cross_entropy(logits.reshape({tokens.numel(), words.size(0)}),
+                                            targets.reshape({tokens.numel()}));
   training.backward(loss);
   ht::NamedTensors result{{"logits", logits.detach()}, {"loss", loss.detach()}};
   for (const auto& [name, x] : model.named_parameters()) result["grad." + name] = x.grad();

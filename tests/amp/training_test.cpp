@@ -360,7 +360,8 @@ TEST_CASE("collecting skips parameters that no loss reaches, and losses that rea
 TEST_CASE("after a refused collect() the optimizer can do its plain step") {
   Case run;
   run.backward(sum(run.a), 0);
-  CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 7), Contains("got loss 7, but the scaler has 2"), UsageError);
+  CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 7), Contains("got loss 7, but the scaler has 2"),
+                       UsageError);
   CHECK(run.scaler.step(run.sgd));
   CHECK(run.a.at({0}) == 0.5);
   CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 0), Contains("after unscale() or step()"),

@@ -30,7 +30,7 @@ class ExactBackend final : public ReferenceBackend {
 };
 }  // namespace
 
-/// Replaces backends/registry.cpp and registry.cpp.
+/// Replaces backends/registry.cpp.
 Backend& backend_for(Device device) {
   static ExactBackend backend;
   if (device.kind != DeviceKind::cpu)

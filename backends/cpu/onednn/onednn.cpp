@@ -1,7 +1,5 @@
 // All differences between oneDNN 2.6 and 3.x, and the shared parts of the wrappers: engine, stream,
 // descriptors, the plan cache, and the execution of a plan. No other file mentions a version.
-#pragma once
-
 #include <halftone/backends/cpu/onednn/onednn.h>
 
 #include <array>

@@ -1,7 +1,7 @@
 // The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. Each
 // loop exists once per instruction set, compiled from the same sources with other flags;
-// backends/cpu/staging.h selects a table at run time. The callers (backends/cpu/*.cpp) handle threads,
-// strides and dtypes, and stage short floats through small float buffers.
+// backends/cpu/staging.h selects a table at run time. The callers (backends/cpu/*.cpp) handle
+// threads, strides and dtypes, and stage short floats through small float buffers.
 #pragma once
 
 #include <cstddef>
@@ -186,7 +186,8 @@ struct Kernels {
   // --- numbers on a grid (core/formats/quantizer.h); y may be x
   /// the bits of the largest |x|; those of a NaN are larger than all others
   uint32_t (*largest_magnitude)(const float* x, int64_t n);
-  /// Returns summed_by_lanes() of finite_square(x) (core/formats/block_scale.h); finite: the count of finite x
+  /// Returns summed_by_lanes() of finite_square(x) (core/formats/block_scale.h); finite: the count
+  /// of finite x
   double (*finite_squares)(const float* x, int64_t n, int64_t& finite);
   /// y = clipped(x, bound) of core/formats/block_scale.h
   void (*clip)(const float* x, float bound, float* y, int64_t n);

@@ -1,5 +1,5 @@
-// Packed operands of bf16 matrix products, and their product on AVX512-BF16; panels.h has the product
-// on AMX, and backends/cpu/gemm.cpp uses either. A panel is 32 rows of a or 32 columns of b,
+// Packed operands of bf16 matrix products, and their products on AVX512-BF16 (panels.cpp) and on
+// AMX (amx.cpp); backends/cpu/gemm.cpp uses either. A panel is 32 rows of a or 32 columns of b,
 // [depth / 32][2 tiles][16][32], with zeros after its edges. Each row of a tile of a is a row of
 // the matrix; each row of a tile of b is a pair of depths, 16 columns wide. Use it only if
 // has_bf16_products() of backends/cpu/staging.h is true.
@@ -69,7 +69,7 @@ class Products {
 
 }  // namespace halftone::simd::panels
 
-// The inner part of the bf16 matrix product on AMX, on the panels of panels.h. Use it only if
+// The inner part of the bf16 matrix product on AMX, on these panels. Use it only if
 // use_amx() of backends/cpu/staging.h is true.
 
 namespace halftone::simd::amx {

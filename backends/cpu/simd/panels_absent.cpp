@@ -1,4 +1,4 @@
-// The bf16 products of panels.h and panels.h for CPUs that have no such instructions.
+// The bf16 products of panels.h for CPUs that have no such instructions.
 // has_bf16_products() is false there, so nothing calls them.
 #include <cstdlib>
 

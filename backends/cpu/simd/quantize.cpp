@@ -1,5 +1,6 @@
-// Rounds numbers to grids: loops around the functions of core/formats/quantizer.h, one per rounding.
-// Compiled without fused multiply-adds, because every instruction set must give the same bits.
+// Rounds numbers to grids: loops around the functions of core/formats/quantizer.h, one per
+// rounding. Compiled without fused multiply-adds, because every instruction set must give the same
+// bits.
 #include <halftone/backends/cpu/simd/block_scales.h>
 #include <halftone/backends/cpu/simd/local.h>
 #include <halftone/backends/cpu/simd/philox.h>

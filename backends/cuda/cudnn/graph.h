@@ -1,5 +1,4 @@
-// The cuDNN functions that halftone uses, looked up when the first GPU is used: programs that never
-// use a GPU do not load it.
+// cuDNN: its functions, graphs of its operations, and their plans on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +20,9 @@
 #include <halftone/core/error.h>
 
 namespace halftone::cuda::cudnn {
+
+// The cuDNN functions that halftone uses, looked up when the first GPU is used: programs that never
+// use a GPU do not load it.
 
 struct Functions {
   decltype(&cudnnGetVersion) version;

@@ -1,7 +1,4 @@
-// The NCCL functions that halftone uses, looked up when several processes train on GPUs: a fifth of
-// a gigabyte that other programs do not open.
-#pragma once
-
+// The NCCL engine: the library's functions and the communicator.
 #include <halftone/backends/cuda/nccl/nccl.h>
 
 #include <algorithm>
@@ -28,6 +25,9 @@
 #include <halftone/core/factory.h>
 
 namespace halftone::cuda::nccl {
+
+// The NCCL functions that halftone uses, looked up when several processes train on GPUs: a fifth of
+// a gigabyte that other programs do not open.
 
 struct Functions {
   decltype(&ncclGetVersion) version;

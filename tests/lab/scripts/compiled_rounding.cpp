@@ -1,5 +1,5 @@
-// The formula of core/formats/number_format.h alone, compiled by compiled_rounding.cmake with flags that
-// the library never uses. Prints whether its hash is the usual one, and for how many of 1,000
+// The formula of core/formats/number_format.h alone, compiled by compiled_rounding.cmake with flags
+// that the library never uses. Prints whether its hash is the usual one, and for how many of 1,000
 // numbers Veltkamp's splitting, the same rounding by sums of floats, is right.
 #include <cstdio>
 
