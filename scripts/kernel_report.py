@@ -76,7 +76,7 @@ def instructions_of(path):
     return kernels
 
 
-HOT = ["attention", "attention_backward", "elementwise", "layer_norm", "layer_norm_backward", "matmul", "optimizer", "softmax"]
+HOT = ["attention", "elementwise", "layer_norm", "matmul", "optimizer", "softmax"]
 # Kernels that a training step in f32, f16 or bf16 does not run.
 RARE = re.compile(r"[<, ](double|long|int|unsigned)|strided|^prepare_kernel")
 

@@ -75,26 +75,21 @@ within_budget optimizer 64
 expect optimizer has 'sqrt\.rn\.f32'
 expect optimizer has_no 'sqrt\.approx|rsqrt\.approx|div\.approx|div\.full'
 expect optimizer has 'ld\.global(\.nc)?\.v[24]'
-for file in optimizer tensor_lists; do
-  expect "$file" has 'st\.global\.v4\.b32'
-  expect "$file" has 'st\.global\.v2\.b32'
-done
+expect optimizer has 'st\.global\.v4\.b32'
+expect optimizer has 'st\.global\.v2\.b32'
 SPILLS="90 8" within_budget matmul 225
 within_budget layer_norm 112
 expect layer_norm has 'ld\.global(\.nc)?\.v[24]'
-expect max_pool has 'ld\.global(\.nc)?\.v4\.u8'
-expect max_pool has 'st\.global\.v4\.u8'
+expect pool has 'ld\.global(\.nc)?\.v4\.u8'
+expect pool has 'st\.global\.v4\.u8'
 # Sums of two dtypes, four elements at a time.
-within_budget accumulate 40 mixed_kernel
-expect accumulate has 'ld\.global(\.nc)?\.v4\.(u|b)16'
-expect accumulate has 'ld\.global(\.nc)?\.v4\.(f|u|b)32'
+within_budget movement 40 mixed_kernel
+expect movement has 'ld\.global(\.nc)?\.v4\.(u|b)16'
+expect movement has 'ld\.global(\.nc)?\.v4\.(f|u|b)32'
 # Two blocks of attention fit on a multiprocessor, and use tensor cores.
-within_budget attention 128 'attention_kernel<.*Float16, 1>'
-within_budget attention_backward 128 'query_gradient_kernel<.*Float16, 1>'
-for file in attention attention_backward; do
-  expect "$file" has 'wmma\.mma\.sync\..*\.bf16'
-  expect "$file" has 'wmma\.mma\.sync\..*\.m16n16k16\.f32\.f32'
-done
+within_budget attention 128 '(attention|query_gradient)_kernel<.*Float16, 1>'
+expect attention has 'wmma\.mma\.sync\..*\.bf16'
+expect attention has 'wmma\.mma\.sync\..*\.m16n16k16\.f32\.f32'
 # Short floats are rounded by the hardware, not by the integer code of core/dtype.h.
 for file in movement elementwise; do
   expect "$file" has 'cvt\.rn\.bf16\.f32'
@@ -114,9 +109,8 @@ expect_code() {
 expect_code optimizer has 'LDG\.E\.([A-Z.]*\.)?128'
 expect_code optimizer has 'STG\.E\.([A-Z.]*\.)?128'
 expect_code layer_norm has 'LDG\.E\.([A-Z.]*\.)?128'
-for file in optimizer layer_norm accumulate attention attention_backward; do expect_code "$file" has_no '(LDL|STL)'; done
+for file in optimizer layer_norm movement attention; do expect_code "$file" has_no '(LDL|STL)'; done
 expect_code attention has 'HMMA\.16816\.F32\.BF16'
-expect_code attention_backward has 'HMMA\.16816\.F32'
 expect_code matmul has 'LDS\.([A-Z.]*\.)?128'
 expect_code matmul has 'FFMA'
 [[ "$failures" == 0 ]]
