@@ -6,8 +6,8 @@
 #include <halftone/amp/amp.h>
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/gradcheck.h>
+#include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/autograd/write_dot.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/device.h>

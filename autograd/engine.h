@@ -66,7 +66,7 @@ HookHandle register_hook(const Tensor& x, GradientHook hook);
 
 // Lists the tensors that operations save for their backward, read from their members: an operation
 // is a plain struct, so that its tensors can be listed without its help. None of this runs during a
-// step, and no node knows of it: a reader of a graph (autograd/write_dot.h) asks from outside.
+// step, and no node knows of it: a reader of a graph (autograd/inspect.h) asks from outside.
 
 namespace detail {
 

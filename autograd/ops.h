@@ -2,7 +2,6 @@
 #pragma once
 
 #include <halftone/autograd/checkpoint.h>
-#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/ops/images.h>
@@ -13,4 +12,5 @@
 #include <halftone/autograd/ops/norm.h>
 #include <halftone/autograd/ops/recurrent.h>
 #include <halftone/autograd/ops/reduce.h>
+#include <halftone/autograd/ops/sequences.h>
 #include <halftone/autograd/ops/shape.h>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include <halftone/core/files.h>
-#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/draw.h>
 
 #include "program.h"
 

@@ -1,5 +1,5 @@
 // Shapes and checks of attention, and separate operations for masks that are trained.
-#include <halftone/autograd/ops/attention.h>
+#include <halftone/autograd/ops/sequences.h>
 
 #include <cmath>
 

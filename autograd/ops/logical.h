@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/reduce.h>
+#include <halftone/autograd/ops/sequences.h>
 
 namespace halftone {
 

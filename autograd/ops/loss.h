@@ -2,8 +2,8 @@
 // label smoothing in a single pass over the logits in their own dtype, without an f32 copy of them.
 #pragma once
 
-#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/index.h>
+#include <halftone/autograd/ops/sequences.h>
 
 namespace halftone {
 

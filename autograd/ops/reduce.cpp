@@ -1,7 +1,7 @@
 // Composed reductions: variance, norm, and the gradients of products, extremes and logsumexp.
 // Between the roundings of their input and of their result everything is f32 or wider.
-#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/logical.h>
+#include <halftone/autograd/ops/sequences.h>
 
 namespace halftone {
 

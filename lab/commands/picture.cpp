@@ -14,14 +14,14 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
-#include <halftone/autograd/write_dot.h>
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
 #include <halftone/lab/commands/commands.h>
-#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/draw.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>

@@ -5,8 +5,8 @@
 #include <map>
 #include <vector>
 
+#include <halftone/lab/draw.h>
 #include <halftone/lab/draw/html.h>
-#include <halftone/lab/draw/svg.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab::html {

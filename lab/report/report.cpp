@@ -12,8 +12,8 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
+#include <halftone/lab/draw.h>
 #include <halftone/lab/draw/html.h>
-#include <halftone/lab/draw/svg.h>
 #include <halftone/lab/operand_formats.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/statistics.h>

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <halftone/core/formats/survey.h>
-#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/draw.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/policy/probe.h>

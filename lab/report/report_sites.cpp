@@ -4,8 +4,8 @@
 #include <set>
 
 #include <halftone/core/formats/number_format.h>
+#include <halftone/lab/draw.h>
 #include <halftone/lab/draw/html.h>
-#include <halftone/lab/draw/svg.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/table.h>

@@ -4,8 +4,8 @@
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/engine.h>
+#include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/autograd/write_dot.h>
 #include <halftone/core/memory.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>

@@ -19,7 +19,7 @@
 #include <halftone/data/dataset.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/commands/vectors.h>
-#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/draw.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/lab.h>
 #include <halftone/lab/workload.h>

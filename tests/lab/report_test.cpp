@@ -10,8 +10,8 @@
 #include <halftone/core/error.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/lab/commands/table.h>
+#include <halftone/lab/draw.h>
 #include <halftone/lab/draw/html.h>
-#include <halftone/lab/draw/svg.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>

@@ -1,7 +1,7 @@
 // Collects the nodes without recursion, numbers them in order of computation, and writes them. A
 // cast that its gradient bypasses (edge_of() in autograd/apply.cpp) has no node: it is an f32 edge
 // to an operation that computes in a shorter dtype, and is drawn dashed.
-#include <halftone/autograd/write_dot.h>
+#include <halftone/autograd/inspect.h>
 
 #include <algorithm>
 #include <map>

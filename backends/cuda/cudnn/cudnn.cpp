@@ -2,11 +2,12 @@
 // described as a graph of products and elementwise steps, whose pattern the engines recognize.
 // Forward writes nothing of the size of q k^T to memory. Supports short floats without mask and
 // dropout; the rest goes to the own kernels.
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
 
-#include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graph.h>
 #include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/core/tensor.h>

@@ -1,8 +1,7 @@
 // The loops over time. A step is one product of the state with the recurrent weights, in f32, and
 // one kernel for everything else.
-#include <halftone/autograd/ops/recurrent.h>
-
 #include <halftone/autograd/ops/norm.h>
+#include <halftone/autograd/ops/recurrent.h>
 
 namespace halftone {
 

@@ -1,5 +1,5 @@
 // Plots: axes and the marks between them.
-#include <halftone/lab/draw/svg.h>
+#include <halftone/lab/draw.h>
 
 #include <algorithm>
 #include <charconv>
