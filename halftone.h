@@ -5,7 +5,6 @@
 
 #include <halftone/amp/amp.h>
 #include <halftone/autograd/engine.h>
-#include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>

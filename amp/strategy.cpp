@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <halftone/core/error.h>
-#include <halftone/distributed/shards.h>
-#include <halftone/nn/norm.h>
+#include <halftone/distributed/collectives.h>
+#include <halftone/nn/conv.h>
 
 namespace halftone::amp {
 

@@ -95,7 +95,7 @@ struct StrategyBytes {
 
 /// Predicts for a model under any strategy, or none; with the optimizer's own options, except for a
 /// state dtype in them. Frozen parameters have no gradients and no state. For several ranks that
-/// share out the optimizer (distributed/shards.h), returns the bytes of the rank with the most; its
+/// share out the optimizer (distributed/collectives.h), returns the bytes of the rank with the most; its
 /// gradients are then sums, f32 (f64), of its part.
 StrategyBytes predicted_bytes(const Strategy& strategy, nn::Module& model,
                               optim::Optimizer& optimizer, int ranks = 1);

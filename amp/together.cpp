@@ -1,5 +1,5 @@
 // The agreement of ranks, then batches and steps of a training of several ranks.
-#include <halftone/amp/together.h>
+#include <halftone/amp/training_core.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,7 +15,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/distributed/collectives.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {

@@ -7,7 +7,6 @@
 
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/session.h>
-#include <halftone/amp/together.h>
 #include <halftone/amp/training_core.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/ops/cast.h>
@@ -17,8 +16,8 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/nn/norm.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/module.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {

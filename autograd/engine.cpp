@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iostream>
+#include <iterator>
 #include <queue>
 #include <unordered_map>
 #include <unordered_set>
@@ -491,5 +492,28 @@ Tensor Tensor::squeeze() const { return halftone::squeeze(*this); }
 Tensor Tensor::squeeze(int dim) const { return halftone::squeeze(*this, dim); }
 Tensor Tensor::unsqueeze(int dim) const { return halftone::unsqueeze(*this, dim); }
 Tensor Tensor::contiguous() const { return halftone::contiguous(*this); }
+
+// Frees graphs without recursion, so that their depth is not limited by the stack.
+
+uint64_t next_node_order() {
+  static std::atomic<uint64_t> count{0};
+  return ++count;
+}
+
+// One work list of edges. An edge that is not its input's last holder only lets go. The last one,
+// often in the list as well (x + x, or a residual connection), takes over the creator.
+Node::~Node() {
+  std::vector<Edge> doomed = std::move(edges);
+  while (!doomed.empty()) {
+    const std::shared_ptr<AutogradMeta> input = std::move(doomed.back().input);
+    doomed.pop_back();
+    if (!input || input.use_count() != 1) continue;
+    const std::shared_ptr<Node> node = std::move(input->creator);
+    if (!node || node.use_count() != 1) continue;
+    doomed.insert(doomed.end(), std::make_move_iterator(node->edges.begin()),
+                  std::make_move_iterator(node->edges.end()));
+    node->edges.clear();
+  }
+}
 
 }  // namespace halftone

@@ -1,9 +1,4 @@
-// Draws the recorded graph of one step in the language of Graphviz: operations in the order of
-// computation, casts and tapped operations as shapes of their own, dtypes as colors, and the
-// tensors that each operation saves for backward. As torchviz for PyTorch.
-//
-//   write_dot(loss, "step.dot", {.names = model.named_parameters()});  // before loss.backward()
-//   $ dot -Tsvg step.dot -o step.svg
+// Gradients compared with central differences, and the recorded graph of a step as a picture.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +9,35 @@
 #include <vector>
 
 #include <halftone/autograd/engine.h>
+#include <halftone/core/tensor.h>
 
 namespace halftone {
+
+// gradcheck: compares an operation's gradient with central differences, in f64. As
+// torch.autograd.gradcheck.
+
+struct GradcheckOptions {
+  double step = 1e-6;
+  double relative_tolerance = 1e-5, absolute_tolerance = 1e-7;
+};
+struct GradcheckResult {
+  bool passed = true;
+  double worst_error = 0;  // largest |analytic - numeric| seen
+  std::string message;     // the first disagreement: input, element, both values
+  explicit operator bool() const { return passed; }
+};
+
+/// Checks `function`, from the inputs to one tensor of any shape. Inputs that require gradients
+/// must be f64, `function` smooth within `step` of them. Throws DTypeError for other dtypes.
+GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function,
+                          const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+
+// Draws the recorded graph of one step in the language of Graphviz: operations in the order of
+// computation, casts and tapped operations as shapes of their own, dtypes as colors, and the
+// tensors that each operation saves for backward. As torchviz for PyTorch.
+//
+//   write_dot(loss, "step.dot", {.names = model.named_parameters()});  // before loss.backward()
+//   $ dot -Tsvg step.dot -o step.svg
 
 struct DotOptions {
   /// The names of leaves and of kept tensors. Any text.

@@ -10,7 +10,6 @@
 #include <halftone/autograd/ops/loss.h>
 #include <halftone/autograd/ops/matmul.h>
 #include <halftone/autograd/ops/norm.h>
-#include <halftone/autograd/ops/recurrent.h>
 #include <halftone/autograd/ops/reduce.h>
 #include <halftone/autograd/ops/sequences.h>
 #include <halftone/autograd/ops/shape.h>

@@ -11,9 +11,6 @@
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/backends/cuda/cuda.h>
-#include <halftone/backends/cuda/nccl/nccl.h>
-#include <halftone/backends/mpi/mpi.h>
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/communicator.h>

@@ -1,5 +1,5 @@
 // Compares own convolution products with oneDNN's kernels, layer by layer for the models below. The
-// rule products_win() of backends/cpu/conv_products.h is based on these times. The only program
+// rule products_win() of backends/cpu/conv_windows.h is based on these times. The only program
 // that uses internals of the backend.
 #include <omp.h>
 
@@ -12,7 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "../examples/output.h"
-#include <halftone/backends/cpu/conv_products.h>
+#include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/core/factory.h>
 #include <halftone/halftone.h>

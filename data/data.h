@@ -3,7 +3,6 @@
 
 #include <halftone/data/csv.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/dataset.h>
 #include <halftone/data/images.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/text.h>

@@ -19,7 +19,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/transforms.h>
 

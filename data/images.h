@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <halftone/core/tensor.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/data/transforms.h>
 
 namespace halftone::data {

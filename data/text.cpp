@@ -18,7 +18,6 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
 #include <halftone/data/sets.h>
-#include <halftone/data/unicode_ranges.h>
 
 namespace halftone::data {
 

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 
 namespace halftone::data {
 
@@ -182,5 +182,12 @@ class BytePairTokenizer final : public Tokenizer {
   std::unordered_map<std::string, int32_t> token_of_;  // of bytes
   std::unordered_map<uint64_t, Merge> merges_;  // of a pair of tokens, left in the upper half
 };
+
+// The kind of a code point for regular expressions: \p{L}, \p{N} and \s. Used to split text into
+// words (text.h).
+
+bool is_letter(char32_t value);
+bool is_number(char32_t value);
+bool is_space(char32_t value);
 
 }  // namespace halftone::data

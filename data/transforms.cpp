@@ -14,7 +14,7 @@
 #include <halftone/core/math.h>
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/data/images.h>
 
 namespace halftone::data {

@@ -8,7 +8,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 
 namespace halftone::data {
 

@@ -7,7 +7,7 @@
 // ranks send it their gradients; it adds in f32 (f64 for f64) in the order of the batches. So
 // neither N nor an engine's algorithm can change a bit, and a short wire rounds once, never per
 // hop. A batch without a gradient counts as -0.0, which changes no sum. As a listener it sends
-// gradients during the backward pass. The owner also updates its elements (shards.h) and sends them
+// gradients during the backward pass. The owner also updates its elements (collectives.h) and sends them
 // to all; otherwise all ranks get the sums and update everything.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 #include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
-#include <halftone/distributed/shards.h>
+#include <halftone/distributed/collectives.h>
 #include <halftone/distributed/wire.h>
 
 namespace halftone::distributed {

@@ -89,7 +89,7 @@ struct Options {
   /// computes the same as several.
   std::optional<WireFormat> wire{};
   /// Each rank stores the optimizer's state and the masters of its share of all elements, and
-  /// updates only these (shards.h). With one process, or with an optimizer that is not elementwise,
+  /// updates only these (collectives.h). With one process, or with an optimizer that is not elementwise,
   /// nothing is shared out. False: every rank stores and computes all of it.
   bool shard_optimizer = true;
   /// Parameters are sent together, up to this many bytes of gradients; larger ones alone.

@@ -5,7 +5,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/halftone.h>
-#include <halftone/train/durable_files.h>
+#include <halftone/train/checkpoint.h>
 
 #include "fashion.h"
 

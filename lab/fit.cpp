@@ -1,4 +1,4 @@
-// Laws and their fits.
+// Means over the resolved sites that have floating-point operations.
 #include <halftone/lab/fit.h>
 
 #include <algorithm>
@@ -14,9 +14,78 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
+
+namespace {
+
+OperandFormat format_of(const Quantizer& quantizer) {
+  const NumberFormat& grid = quantizer.grid;
+  const Scaling& scaling = quantizer.scaling;
+  OperandFormat format{.bits = quantizer.bits_per_element()};
+  if (quantizer.own) {
+    format.block = std::max(1, quantizer.own->columns);
+    format.exponent = 0, format.fraction = format.bits - 1;
+    return format;
+  }
+  if (scaling.per == Scaling::Per::block) format.block = double(scaling.rows) * scaling.columns;
+  if (!quantizer.table.empty()) {
+    format.bits += std::log2(double(quantizer.table.size())) - grid.bits;
+    format.exponent = 0, format.fraction = std::log2(double(quantizer.table.size())) - 1;
+  } else if (std::ilogb(grid.max) == grid.min_exponent) {  // one exponent: an integer
+    format.exponent = 0, format.fraction = grid.bits - 1;
+  } else {
+    format.fraction = grid.significand_bits - 1;
+    format.exponent = grid.bits - 1 - format.fraction;
+  }
+  return format;
+}
+
+OperandFormat format_of(DType dtype) {
+  const double bits = 8 * double(size_of(dtype));
+  const double fraction = dtype == bf16 ? 7 : dtype == f16 ? 10 : dtype == f64 ? 52 : 23;
+  return {.bits = bits, .exponent = bits - 1 - fraction, .fraction = fraction};
+}
+
+struct Sum {
+  OperandFormat total{0, 0, 0, 0};
+  double weight = 0;
+  void add(const OperandFormat& format, double by) {
+    total.bits += by * format.bits, total.exponent += by * format.exponent;
+    total.fraction += by * format.fraction, total.block += by * format.block;
+    weight += by;
+  }
+  OperandFormat mean() const {
+    if (weight == 0) return {};
+    return {total.bits / weight, total.exponent / weight, total.fraction / weight,
+            total.block / weight};
+  }
+};
+
+}  // namespace
+
+std::array<OperandFormat, operand_roles> operand_formats(const policy::PolicySession& session) {
+  std::array<Sum, operand_roles> sums;
+  for (const policy::ResolvedSite& site : session.resolved()) {
+    if (site.flops <= 0) continue;
+    const auto add = [&](policy::Role role, DType dtype, std::size_t input) {
+      const Quantizer* const quantizer = site.treatment->quantizer(role, input);
+      for (std::size_t i = 0; i < operand_roles; ++i)
+        if (operand_role_names[i] == policy::name(role))
+          sums[i].add(quantizer ? format_of(*quantizer) : format_of(dtype), site.flops);
+    };
+    for (std::size_t i = 0; i < site.operands.size() && i < site.roles.size(); ++i)
+      if (const auto dtype = site.operands[i]; dtype && is_floating(*dtype))
+        add(site.roles[i], *dtype, i);
+    if (!site.operands.empty() && site.operands[0] && is_floating(*site.operands[0]))
+      add(policy::Role::grad_output, site.treatment->result.value_or(*site.operands[0]), 0);
+  }
+  return {sums[0].mean(), sums[1].mean(), sums[2].mean()};
+}
+
+// Laws and their fits.
 
 namespace {
 
@@ -405,5 +474,80 @@ std::string json_of(const Fit& fit, const std::vector<LawRow>& rows) {
              .dump(1) +
          "\n";
 }
+
+}  // namespace halftone::lab
+
+// Eigen's Levenberg-Marquardt, which is MINPACK's. The only file that knows Eigen.
+
+#if defined(HALFTONE_HAVE_EIGEN)
+#include <unsupported/Eigen/NonLinearOptimization>
+#include <unsupported/Eigen/NumericalDiff>
+#endif
+
+namespace halftone::lab {
+
+double relative_error(const Law& law, std::span<const double> constants, const LawRow& row) {
+  return std::log(law.loss(constants, row) / row.loss);
+}
+
+#if defined(HALFTONE_HAVE_EIGEN)
+namespace {
+
+/// The errors of all rows as a function of the logarithms of the constants, as Eigen calls it.
+struct Errors {
+  using Scalar = double;
+  using InputType = Eigen::VectorXd;
+  using ValueType = Eigen::VectorXd;
+  using JacobianType = Eigen::MatrixXd;
+  enum { InputsAtCompileTime = Eigen::Dynamic, ValuesAtCompileTime = Eigen::Dynamic };
+
+  const Law& law;
+  std::span<const LawRow> rows;
+
+  int inputs() const { return int(law.names.size()); }
+  int values() const { return int(rows.size()); }
+  int operator()(const InputType& logs, ValueType& errors) const {
+    const std::vector<double> constants = constants_of(logs);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const double error = relative_error(law, constants, rows[i]);
+      errors[Eigen::Index(i)] = std::isfinite(error) ? error : 1e3;
+    }
+    return 0;
+  }
+  static std::vector<double> constants_of(const InputType& logs) {
+    std::vector<double> constants;
+    for (const double x : logs) constants.push_back(std::exp(std::clamp(x, -30.0, 30.0)));
+    return constants;
+  }
+};
+
+}  // namespace
+
+std::vector<double> fitted(const Law& law, std::span<const LawRow> rows,
+                           std::span<const double> start, bool thorough) {
+  if (rows.size() < law.names.size())
+    fail<UsageError>("fit", "the law ", law.name, " has ", law.names.size(),
+                     " constants, got only ", rows.size(), " runs. Give more runs.");
+  Eigen::VectorXd best;
+  double least = std::numeric_limits<double>::infinity();
+  // Exponents and gammas may be several times smaller or larger than their starting values.
+  for (const double factor : {1.0, 0.3, 3.0, 0.1, 6.0}) {
+    Eigen::VectorXd logs(Eigen::Index(law.names.size()));
+    for (std::size_t i = 0; i < start.size(); ++i)
+      logs[Eigen::Index(i)] = std::log(start[i] * (i % 2 == 1 ? factor : 1.0));
+    Eigen::NumericalDiff<Errors> errors(Errors{law, rows});
+    Eigen::LevenbergMarquardt<Eigen::NumericalDiff<Errors>> method(errors);
+    method.parameters.maxfev = 2000;
+    method.minimize(logs);
+    if (method.fnorm < least) least = method.fnorm, best = logs;
+    if (!thorough) break;
+  }
+  return Errors::constants_of(best);
+}
+#else
+std::vector<double> fitted(const Law&, std::span<const LawRow>, std::span<const double>, bool) {
+  fail<UsageError>("fit", "this build has no Eigen. Install libeigen3-dev, and configure again.");
+}
+#endif
 
 }  // namespace halftone::lab

@@ -14,9 +14,9 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
+#include <halftone/lab/fit.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/operand_formats.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/policy/json_value.h>

@@ -4,16 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <ostream>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/lab/table.h>
+#include <halftone/policy/policy_reader.h>
 #include <halftone/policy/session.h>
+#include <halftone/policy/treated_op.h>
 
 namespace halftone::lab {
 
@@ -341,6 +345,394 @@ Found search(const Trial& trial, const policy::PolicyFile& base, const Measureme
   found.chosen = names_of(chosen);
   found.policy = with_rules(base, chosen);
   return found;
+}
+
+// From scores to rules, and from rules to measured policies.
+
+namespace {
+
+MenuPoint measured_point(const Trial& trial, const policy::PolicyFile& base, const Menu& menu,
+                         const std::vector<std::size_t>& chosen) {
+  MenuPoint point{.policy = base};
+  double bits = 0, flops = 0, added = 0, loss = 0;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const OnePassScore& score = menu.score(i, chosen[i]);
+    bits += score.flops * score.bits, flops += score.flops;
+    added += score.added * score.added, loss += score.loss_change * score.loss_change;
+    point.formats.push_back(score.format);
+    for (const policy::Rule& rule : menu.rules[i * menu.formats.size() + chosen[i]])
+      point.policy.rules.rules.push_back(rule);
+  }
+  point.bits = bits / flops;
+  point.predicted = std::sqrt(added), point.predicted_loss = std::sqrt(loss);
+  point.measured = trial.measure(point.policy);
+  return point;
+}
+
+}  // namespace
+
+Menu menu_of(const Trial& trial, const policy::PolicyFile& base, const Workload& example,
+             const std::vector<std::string>& formats) {
+  std::vector<policy::ResolvedSite> sites = sites_of(base, example);
+  Menu menu{.formats = formats, .scores = one_pass_scores(trial, base, sites, formats)};
+  for (std::size_t i = 0; i < menu.scores.size(); i += formats.size())
+    menu.paths.push_back(menu.scores[i].path);
+  menu.rules.resize(menu.scores.size());
+  // Rules are for products: other operations of a module do not ask for them.
+  std::erase_if(sites, [&](const policy::ResolvedSite& site) {
+    return site.asks != CastClass::low_precision ||
+           std::ranges::find(menu.paths, site.site.path) == menu.paths.end();
+  });
+  for (std::size_t f = 0; f < formats.size(); ++f)
+    for (const policy::Rule& rule : search_space("modules", formats[f], base, sites))
+      for (std::size_t i = 0; i < menu.paths.size(); ++i)
+        if (rule.name == menu.paths[i] + " -> " + formats[f])
+          menu.rules[i * formats.size() + f].push_back(rule);
+  return menu;
+}
+
+std::vector<Candidate> measured_alone(const Trial& trial, const policy::PolicyFile& base,
+                                      const Menu& menu, std::ostream& progress) {
+  std::vector<policy::Rule> space;
+  for (const std::vector<policy::Rule>& rules : menu.rules)
+    space.insert(space.end(), rules.begin(), rules.end());
+  return sensitivity(trial, base, space, progress);
+}
+
+std::vector<MenuPoint> menu_frontier(const Trial& trial, const policy::PolicyFile& base,
+                                     const Menu& menu, const std::vector<double>& budgets,
+                                     std::ostream& progress) {
+  const std::size_t count = menu.formats.size();
+  std::vector<MenuModule> modules(menu.paths.size());
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    for (std::size_t f = 0; f < count; ++f) {
+      const OnePassScore& score = menu.score(i, f);
+      modules[i].weight = score.flops;
+      modules[i].options.push_back({score.bits, score.added * score.added});
+    }
+  std::vector<MenuPoint> points;
+  std::vector<std::vector<std::size_t>> choices;
+  for (const double budget : budgets) choices.push_back(choose_from_menu(modules, budget));
+  for (std::size_t i = 0; i < budgets.size(); ++i) {
+    progress << budgets[i] << " bits" << std::endl;
+    points.push_back(measured_point(trial, base, menu, choices[i]));
+    points.back().budget = budgets[i];
+  }
+  for (std::size_t f = 0; f < count; ++f) {
+    progress << menu.formats[f] << " for all" << std::endl;
+    points.push_back(
+        measured_point(trial, base, menu, std::vector<std::size_t>(modules.size(), f)));
+  }
+  return points;
+}
+
+// A multiple-choice knapsack, by the slopes of convex hulls.
+
+namespace {
+
+/// Returns the options of a module on the lower convex hull of (bits, score), fewest bits first.
+std::vector<std::size_t> hull_of(const MenuModule& module) {
+  std::vector<std::size_t> order(module.options.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto& options = module.options;
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return options[a].bits != options[b].bits ? options[a].bits < options[b].bits
+                                              : options[a].score < options[b].score;
+  });
+  const auto slope = [&](std::size_t a, std::size_t b) {
+    return (options[a].score - options[b].score) / (options[b].bits - options[a].bits);
+  };
+  std::vector<std::size_t> hull;
+  for (const std::size_t next : order) {
+    if (!hull.empty() && options[next].score >= options[hull.back()].score) continue;
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], hull.back()) <= slope(hull.back(), next))
+      hull.pop_back();
+    hull.push_back(next);
+  }
+  return hull;
+}
+
+}  // namespace
+
+double mean_bits(const std::vector<MenuModule>& modules, const std::vector<std::size_t>& chosen) {
+  double bits = 0, weight = 0;
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    bits += modules[i].weight * modules[i].options[chosen[i]].bits, weight += modules[i].weight;
+  return weight > 0 ? bits / weight : 0;
+}
+
+std::vector<std::size_t> choose_from_menu(const std::vector<MenuModule>& modules, double bits) {
+  std::vector<std::vector<std::size_t>> hulls;
+  std::vector<std::size_t> place, chosen, fewest;  // place: on the hull
+  for (const MenuModule& module : modules) {
+    hulls.push_back(hull_of(module));
+    place.push_back(hulls.back().size() - 1);
+    chosen.push_back(hulls.back().back()), fewest.push_back(hulls.back().front());
+  }
+  constexpr double rounding = 1e-9;
+  if (const double least = mean_bits(modules, fewest); least > bits + rounding)
+    fail<UsageError>("search", "the budget is ", bits, " bits, and the menu's fewest are ", least,
+                     " in the mean. Give more bits, or add a shorter format.");
+  while (mean_bits(modules, chosen) > bits + rounding) {
+    std::size_t best = modules.size();
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (place[i] == 0) continue;
+      const MenuOption &now = modules[i].options[hulls[i][place[i]]],
+                       &next = modules[i].options[hulls[i][place[i] - 1]];
+      const double loss = (next.score - now.score) / (modules[i].weight * (now.bits - next.bits));
+      if (loss < least || best == modules.size()) least = loss, best = i;
+    }
+    chosen[best] = hulls[best][--place[best]];
+  }
+  // The last step may have saved more than it had to.
+  for (bool better = true; better;) {
+    better = false;
+    double most = 0;
+    std::size_t at = 0, option = 0;
+    for (std::size_t i = 0; i < modules.size(); ++i)
+      for (std::size_t k = 0; k < modules[i].options.size(); ++k) {
+        const double gain = modules[i].options[chosen[i]].score - modules[i].options[k].score;
+        if (!(gain > most)) continue;
+        std::vector<std::size_t> other = chosen;
+        other[i] = k;
+        if (mean_bits(modules, other) <= bits + rounding)
+          most = gain, at = i, option = k, better = true;
+      }
+    if (better) chosen[at] = option;
+  }
+  return chosen;
+}
+
+// Replays the products of a pass on quantized operands.
+
+namespace {
+
+using policy::Role;
+
+/// The sums over the replays of one module under one format; sums of squares of errors, and of what
+/// has the errors.
+struct BatchSums {
+  double loss = 0;  // sum (dL/dy)^2 (dy)^2
+  double bend = 0;  // the same times the number of losses in the mean
+  double y_error = 0, y_size = 0;
+  double dw_error = 0, dw_size = 0;  // gradients of weights
+
+  /// Adds the sums of a batch, with gradients divided by the loss scale.
+  void add(const BatchSums& batch, double scale) {
+    const double by = 1 / (scale * scale);
+    loss += by * batch.loss, bend += by * batch.bend;
+    y_error += batch.y_error, y_size += batch.y_size;
+    dw_error += by * batch.dw_error, dw_size += by * batch.dw_size;
+  }
+};
+
+struct Module {
+  std::string path;
+  double flops = 0;
+  std::vector<BatchSums> batch, all;  // by format
+};
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+/// Returns the square of Measurement::added that a module adds alone: see search.h. Sums of
+/// squares of gradients: of the module after it, and of all.
+double added_squared(const BatchSums& sums, double after, double all) {
+  constexpr double of_results = 0.02;  // fitted on lenet, lstm_text and gpt_tiny
+  const double y = ratio(sums.y_error, sums.y_size);
+  return (sums.dw_error + y * after) / all + sums.bend + of_results * y;
+}
+
+/// Returns the number of losses whose mean a tensor leads to: images, or rows of other tensors.
+double losses_of(const Tensor& y) {
+  if (y.rank() == 4) return double(y.size(0));
+  return y.rank() == 0 || y.size(-1) == 0 ? 1 : double(y.numel() / y.size(-1));
+}
+
+/// A product with its replays, between forward and backward.
+struct Replay {
+  std::vector<Role> roles;
+  std::shared_ptr<Node> exact;
+  double losses = 1;
+  std::vector<float> y;
+  std::vector<std::vector<float>> errors;      // y of a format minus y
+  std::vector<std::shared_ptr<Node>> formats;  // nodes on quantized operands
+};
+
+class Replayer final : public policy::Observer {
+ public:
+  Replayer(std::vector<Module>& modules, const std::vector<Quantizer>& formats,
+           const std::set<std::string>& sites)
+      : modules_(modules), formats_(formats), sites_(sites) {}
+
+  bool begin_pass(int64_t) override {
+    replays_.clear();
+    return true;
+  }
+
+  void tensor(const policy::Seen& seen, const Tensor&, const Tensor& after) override {
+    if (seen.role > Role::bias || !sites_.contains(seen.site)) return;
+    operands_.resize(std::max(operands_.size(), seen.input + 1));
+    operands_[seen.input] = {seen.role, after};
+  }
+
+  void ran(std::string_view site, std::span<const Tensor> inputs, Computation& computation,
+           const Tensor&) override {
+    const std::vector<Operand> operands = std::move(operands_);
+    operands_.clear();
+    if (!sites_.contains(std::string(site))) return;
+    std::vector<Tensor> wide(inputs.size());
+    Replay replay;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool given = i < operands.size() && operands[i].value.defined();
+      replay.roles.push_back(given ? operands[i].role : Role::bias);
+      const Tensor x = given ? operands[i].value : inputs[i];
+      wide[i] = x.defined() && is_floating(x.dtype()) ? x.detach().to(f32) : x;
+    }
+    const Tensor exact = computation.aside(wide, &replay.exact);
+    replay.y = exact.to_vector<float>(), replay.losses = losses_of(exact);
+    const Contraction sums = replay.exact->info->sums.value_or(sums_over_last);
+    for (const Quantizer& format : formats_) {
+      std::vector<Tensor> rounded = wide;
+      for (std::size_t i = 0; i < wide.size(); ++i)
+        if (replay.roles[i] != Role::bias && wide[i].defined() && is_floating(wide[i].dtype()))
+          rounded[i] = policy::quantized_along(wide[i], sums.forward.of(i), {.quantizer = format});
+      std::shared_ptr<Node>& node = replay.formats.emplace_back();
+      std::vector<float> error = computation.aside(rounded, &node).to_vector<float>();
+      for (std::size_t i = 0; i < error.size(); ++i) error[i] -= replay.y[i];
+      replay.errors.push_back(std::move(error));
+    }
+    replays_[std::string(site)].push_back(std::move(replay));
+  }
+
+  void differentiated(std::string_view site, const Tensor& dy,
+                      std::span<const Tensor> gradients) override {
+    const auto found = replays_.find(std::string(site));
+    if (found == replays_.end() || found->second.empty()) return;
+    Replay replay = std::move(found->second.back());
+    found->second.pop_back();
+    Module& module = module_of(site);
+    const Tensor wide = dy.detach().to(f32);
+    const std::vector<float> g = wide.to_vector<float>();
+    for (std::size_t f = 0; f < formats_.size(); ++f) {
+      BatchSums& to = module.batch[f];
+      double loss = 0;
+      for (std::size_t i = 0; i < g.size(); ++i) {
+        const double error = replay.errors[f][i], y = replay.y[i], change = double(g[i]) * error;
+        loss += change * change, to.y_error += error * error, to.y_size += y * y;
+      }
+      to.loss += loss, to.bend += replay.losses * loss;
+    }
+    for (std::size_t i = 0; i < replay.roles.size(); ++i)
+      if (replay.roles[i] == Role::weight && i < gradients.size() && gradients[i].defined())
+        add_weight(i, replay, wide, module);
+  }
+
+ private:
+  /// Replays the product that gives the gradient of a weight.
+  void add_weight(std::size_t input, const Replay& replay, const Tensor& dy, Module& module) {
+    const Sums along = replay.exact->info->sums.value_or(sums_over_last).gradient.of(input);
+    const auto mask = uint32_t(1) << input;
+    const std::vector<float> exact = replay.exact->backward_for(dy, mask)[input].to_vector<float>();
+    for (std::size_t f = 0; f < formats_.size(); ++f) {
+      const Tensor rounded = policy::quantized_along(dy, along, {.quantizer = formats_[f]});
+      const std::vector<float> own =
+          replay.formats[f]->backward_for(rounded, mask)[input].to_vector<float>();
+      double error = 0, size = 0;
+      for (std::size_t k = 0; k < own.size(); ++k) {
+        const double wanted = exact[k], difference = double(own[k]) - wanted;
+        error += difference * difference, size += wanted * wanted;
+      }
+      module.batch[f].dw_error += error, module.batch[f].dw_size += size;
+    }
+  }
+
+  struct Operand {
+    Role role = Role::bias;
+    Tensor value{};
+  };
+  Module& module_of(std::string_view site) {
+    const std::string_view path = site.substr(0, site.rfind('/'));
+    return *std::ranges::find(modules_, path, &Module::path);
+  }
+
+  std::vector<Module>& modules_;
+  const std::vector<Quantizer>& formats_;
+  const std::set<std::string>& sites_;
+  std::vector<Operand> operands_{};
+  std::map<std::string, std::vector<Replay>> replays_{};
+};
+
+std::vector<Quantizer> quantizers_of(const std::vector<std::string>& names) {
+  std::vector<Quantizer> result;
+  for (const std::string& name : names) {
+    const std::optional<Quantizer> quantizer = quantizer_named(name);
+    if (!quantizer) {
+      std::vector<std::string_view> known;
+      for (const NamedFormat& format : named_formats()) known.push_back(format.name);
+      for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
+      fail_unknown_name("--menu", "quantizer", name, known);
+    }
+    if (policy::is_unsigned(quantizer->grid))
+      fail<UsageError>("--menu", name,
+                       " has no sign bit, and operands have negative numbers. Choose a "
+                       "format with a sign, such as e4m3.");
+    result.push_back(*quantizer);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::PolicyFile& base,
+                                          const std::vector<policy::ResolvedSite>& sites,
+                                          const std::vector<std::string>& formats) {
+  const std::vector<Quantizer> quantizers = quantizers_of(formats);
+  std::vector<Module> modules;
+  const auto module_at = [&](const std::string& path) {
+    return std::ranges::find(modules, path, &Module::path);
+  };
+  for (const policy::ResolvedSite& site : sites) {
+    if (site.flops <= 0 || site.site.path.empty()) continue;
+    if (module_at(site.site.path) == modules.end()) {
+      const std::vector<BatchSums> none(quantizers.size());
+      modules.push_back({site.site.path, 0, none, none});
+    }
+    module_at(site.site.path)->flops += site.flops;
+  }
+  if (modules.empty())
+    fail<UsageError>("--menu", "the workload has no product in a module. Choose another.");
+  std::set<std::string> replayed;
+  for (const policy::ResolvedSite& site : sites)
+    if (site.asks == CastClass::low_precision && module_at(site.site.path) != modules.end())
+      replayed.insert(policy::name(site.site));
+  double losses = 0;
+  int batches = 0;
+  trial.watch(base, std::make_shared<Replayer>(modules, quantizers, replayed),
+              [&](double loss, double scale) {
+                losses += std::abs(loss), ++batches;
+                for (Module& module : modules)
+                  for (std::size_t f = 0; f < quantizers.size(); ++f)
+                    module.all[f].add(module.batch[f], scale), module.batch[f] = {};
+              });
+  std::vector<OnePassScore> scores;
+  const double all = trial.size() * trial.size();
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    const Module& module = modules[m];
+    const double after = m + 1 < modules.size() ? modules[m + 1].all.front().dw_size : all;
+    for (std::size_t f = 0; f < quantizers.size(); ++f) {
+      const BatchSums& sums = module.all[f];
+      BatchSums mean = sums;
+      mean.bend /= batches;
+      scores.push_back({.path = module.path,
+                        .format = formats[f],
+                        .bits = quantizers[f].bits_per_element(),
+                        .flops = module.flops,
+                        .loss_change = ratio(std::sqrt(sums.loss * batches), losses),
+                        .added = std::sqrt(added_squared(mean, after, all))});
+    }
+  }
+  return scores;
 }
 
 }  // namespace halftone::lab

@@ -1,4 +1,4 @@
-// The search for a policy: its space, and its steps.
+// The search for a policy, step by step or by a menu of predictions.
 #pragma once
 
 #include <iosfwd>
@@ -11,6 +11,8 @@
 #include <halftone/policy/session.h>
 
 namespace halftone::lab {
+
+// The search for a policy: its space, and its steps.
 
 // The rules that a search may add, in the language of policy files.
 
@@ -95,5 +97,101 @@ std::string json_of(const std::vector<Candidate>& candidates, const Measurement&
 std::string table_of(const Found& found, const SearchOptions& options);
 /// Returns the search result as JSON for the report (docs/telemetry.md, search.json).
 std::string json_of(const Found& found, const SearchOptions& options);
+
+// Sensitivity of every module to every format of a menu, from one forward and backward per batch:
+// each product is repeated locally on quantized operands, and its errors are weighted by the
+// gradients of the same pass.
+//
+// As AutoQuantize of NVIDIA's Model-Optimizer: sum (dL/dy)^2 (dy)^2, with the error dy of a result
+// y, is the expected square of the first-order change of the loss, if errors of elements are
+// independent.
+
+/// A module under one format, over the batches of a trial.
+struct OnePassScore {
+  std::string path;    // of the module
+  std::string format;  // a quantizer's name
+  double bits = 0;     // of an element of its operands, with its share of block scales
+  double flops = 0;    // of the module's products in one forward pass
+  /// Predicts Measurement::loss_moved: the root of the mean over batches of sum (dL/dy)^2 (dy)^2,
+  /// over the mean loss.
+  double loss_change = 0;
+  /// Predicts Measurement::added. Its square is the sum of
+  ///   the squared error of the weights' gradients, from the replay, over |g|^2
+  ///   e(y)^2 |dW of the next module|^2 / |g|^2: that reads a result with the relative error e(y);
+  ///     for the last module e(y)^2
+  ///   n sum (dL/dy)^2 (dy)^2 for a mean of n losses: by the Fisher matrix, how other results bend
+  ///     the gradients
+  ///   0.02 e(y)^2
+  /// The constant was fitted to one trial per rule on three workloads.
+  double added = 0;
+};
+
+/// Returns the scores of each module with products under each format, module by module in the order
+/// of computation. sites: those of a pass under `base` (sites_of()); formats: names of quantizers.
+/// Throws UsageError for unknown names and for a workload without products.
+std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::PolicyFile& base,
+                                          const std::vector<policy::ResolvedSite>& sites,
+                                          const std::vector<std::string>& formats);
+
+// One format of a menu for each module: the choice within a budget of bits, from scores that add
+// up, and its measurement.
+
+struct MenuOption {
+  double bits = 0;   // of an element
+  double score = 0;  // what the option costs; scores of modules add up
+};
+struct MenuModule {
+  double weight = 0;  // of its bits in the mean
+  std::vector<MenuOption> options{};
+};
+
+/// Returns the number of an option for each module, so that the mean of the bits, weighted by the
+/// modules' weights, is at most `bits`. Each module begins with its least score; then the module
+/// that loses least per saved bit takes its next cheaper option, along the convex hull of its
+/// options. These are the choices of a Lagrangian relaxation: without an option in between, no
+/// other choice of as many bits has a lower score. In the end modules take better options that
+/// still fit. Throws UsageError if the budget is below the mean of the fewest bits.
+std::vector<std::size_t> choose_from_menu(const std::vector<MenuModule>& modules, double bits);
+
+/// Returns the mean bits of a choice.
+double mean_bits(const std::vector<MenuModule>& modules, const std::vector<std::size_t>& chosen);
+
+/// A choice for one budget.
+struct MenuPoint {
+  double budget = 0;          // bits
+  double bits = 0;            // chosen: the mean, weighted by floating-point operations
+  double predicted = 0;       // of measured.added
+  double predicted_loss = 0;  // of measured.loss_change, by magnitude
+  Measurement measured{};
+  std::vector<std::string> formats{};  // for each module
+  policy::PolicyFile policy{};         // the base with the chosen rules
+};
+
+/// The modules of a workload, each with the rule that gives it each format.
+struct Menu {
+  std::vector<std::string> formats{};
+  std::vector<std::string> paths{};
+  std::vector<OnePassScore> scores{};  // module by module, format by format
+  /// For each score; empty: the base already computes in that format.
+  std::vector<std::vector<policy::Rule>> rules{};
+
+  const OnePassScore& score(std::size_t module, std::size_t format) const {
+    return scores[module * formats.size() + format];
+  }
+};
+
+/// Scores each module with products under each format by one pass, on top of `base`.
+Menu menu_of(const Trial& trial, const policy::PolicyFile& base, const Workload& example,
+             const std::vector<std::string>& formats);
+
+/// Returns each rule as a candidate, measured alone as sensitivity() does.
+std::vector<Candidate> measured_alone(const Trial& trial, const policy::PolicyFile& base,
+                                      const Menu& menu, std::ostream& progress);
+
+/// Chooses and measures a policy for each budget of bits, and one format for all modules for each
+/// format.
+std::vector<MenuPoint> menu_frontier(const Trial& trial, const policy::PolicyFile& base,
+                                     const Menu& menu, const std::vector<double>& budgets,
+                                     std::ostream& progress);
 
 }  // namespace halftone::lab

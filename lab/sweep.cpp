@@ -20,14 +20,14 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/commands/commands.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/processes.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/train/durable_files.h>
+#include <halftone/train/checkpoint.h>
 
 namespace halftone::lab {
 

@@ -15,7 +15,7 @@
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 #include <halftone/lab/table.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 

@@ -9,14 +9,14 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/text.h>
 #include <halftone/lab/workload_data.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
+#include <halftone/nn/module.h>
 #include <halftone/nn/nn.h>
-#include <halftone/nn/state_dict.h>
 #include <halftone/optim/optim.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>

@@ -6,7 +6,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/text.h>
 #include <halftone/nn/conv.h>

@@ -5,6 +5,4 @@
 #include <halftone/nn/init.h>
 #include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
-#include <halftone/nn/norm.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/nn/state_dict.h>

@@ -1,7 +1,7 @@
 // Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates hidden, in], weight_hh_l0,
 // bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all initialized uniform on +-1/sqrt(hidden).
 // One matrix product projects the inputs of all steps; one operation runs the steps over time
-// (autograd/ops/recurrent.h). Under autocast both run in low precision, as PyTorch's
+// (autograd/ops/sequences.h). Under autocast both run in low precision, as PyTorch's
 // cells.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Field numbers are those of onnx.proto (IR versions 8 to 11).
-#include <halftone/onnx/graph.h>
+#include <halftone/onnx/conversions.h>
 
 #include <algorithm>
 #include <limits>

@@ -14,7 +14,6 @@
 #include <halftone/core/files.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_reader.h>
-#include <halftone/policy/quantizer_json.h>
 
 namespace halftone::policy {
 

@@ -1,22 +1,97 @@
-// Parts of the reader of policy files: words, checks, rules.
+// Formats and quantizers of a policy file: those that it defines, and those that every file knows.
 #pragma once
 
 #include <array>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/update_rules.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/quantizer_json.h>
 #include <halftone/policy/rules.h>
 
 namespace halftone::policy {
+
+/// Quantizer::hadamard_signs of every rotation that a file requests.
+inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
+
+/// The words of a block scale's rounding in files: "nearest", "up", "stochastic".
+std::string_view scale_rounding_word(Rounding rounding);
+
+/// Returns whether a format has no sign bit: ueXmY and e8m0. Such formats are for scales.
+bool is_unsigned(const NumberFormat& format);
+
+class QuantizerReader {
+ public:
+  /// Reads "formats": name -> {exponent, fraction, max, infinity, subnormals}.
+  void read_formats(const JsonValue& formats);
+  /// Reads "quantizers": name -> quantizer, in order: one may be like another one before it.
+  void read_quantizers(const JsonValue& quantizers);
+
+  /// Reads a format's name, or an object as above.
+  NumberFormat format_in(const JsonValue& value) const;
+  /// Reads a name (quantizer, format), or {like, format or table, rounding, random_bits, hadamard,
+  /// clip, average, scale}.
+  Quantizer quantizer_in(const JsonValue& value) const;
+
+  /// Refuses a format or quantizer of `defined` that the base also defines, if nothing has read the
+  /// new one. kind: "formats" or "quantizers", the entry that defines them.
+  void require_used(std::string_view kind, const JsonValue& defined) const;
+
+ private:
+  Scaling scaling_in(const JsonValue& value, float max) const;
+  Scaling block_scaling(const JsonValue& value, float max) const;
+  Quantizer quantizer_named_at(const JsonValue& value) const;
+  std::map<std::string, NumberFormat> formats_{};
+  std::map<std::string, Quantizer> quantizers_{};
+  mutable std::set<std::string> redefined_{};  // and not read since: "formats/x", "quantizers/x"
+};
+
+// Formats and quantizers as policy files write them, and distinct texts for tables and hashes.
+
+/// Returns a name, or {exponent, fraction, max, infinity, subnormals}. Throws UsageError for a grid
+/// that no file can express, such as one with a least exponent of its own.
+Json json_of(const NumberFormat& format);
+/// Returns an object of the grammar with every field that has an effect. Throws UsageError if no
+/// file can express it: such a grid, or rotation signs other than those of files.
+Json json_of(const Quantizer& quantizer);
+/// Returns "none", "as_used", or the quantizer.
+Json json_of(const RoleRule& said);
+Json json_of(const Accumulator& accumulator);
+
+/// Returns every field that has an effect, even if no file can express it: for hashes, comparisons.
+Json content_of(const Quantizer& quantizer);
+Json content_of(const RoleRule& said);
+Json content_of(const Accumulator& accumulator);
+
+/// Returns one line: described(), and in braces the fields that it omits, so that different
+/// quantizers have different lines: "e5m2, scaled per tensor {least 100}".
+std::string told_apart(const Quantizer& quantizer);
+
+// Quantizers that a program adds to those that every policy file knows.
+
+/// Makes a quantizer usable in policy files by its name, in this process. Files that use it can be
+/// written and read again here; in other processes the name is unknown. Tables print the name with
+/// the hash. Throws UsageError for what check_own_quantizer() refuses, and for a name that is a
+/// format, a quantizer, or a word of rules.
+void add_quantizer(OwnQuantizer quantizer);
+
+/// Returns the added quantizer of that name; null if there is none.
+std::shared_ptr<const OwnQuantizer> own_quantizer_named(std::string_view name);
+
+/// Returns the names of all added quantizers, in alphabetical order.
+std::vector<std::string> own_quantizer_names();
+
+// Parts of the reader of policy files: words, checks, rules.
 
 // The words of policy files for the values of enums, in their order.
 

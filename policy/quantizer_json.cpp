@@ -1,5 +1,5 @@
 // Formats, scales and quantizers as files write them.
-#include <halftone/policy/quantizer_json.h>
+#include <halftone/policy/policy_reader.h>
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,6 @@
 #include <halftone/core/error.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/policy_reader.h>
 
 namespace halftone::policy {
 

@@ -6,7 +6,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/quantizer_json.h>
+#include <halftone/policy/policy_reader.h>
 
 namespace halftone::policy {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/policy/probe.h>
 

@@ -15,7 +15,6 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/train/checkpoint.h>
-#include <halftone/train/durable_files.h>
 #include <halftone/train/loggers.h>
 
 namespace halftone::train {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <halftone/train/checkpoint.h>
-#include <halftone/train/durable_files.h>
 #include <halftone/train/loggers.h>
 
 namespace halftone::train {

@@ -18,7 +18,7 @@
 #include <halftone/autograd/ops/loss.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/random.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/nn/module.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/progress.h>

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include <halftone/backends/cpu/attention_blocks.h>
-#include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/gemm_blocking.h>

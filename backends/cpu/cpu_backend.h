@@ -87,7 +87,7 @@ class CpuBackend final : public ReferenceBackend {
                            bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
                            Tensor& dresidual) override;
 
-  // --- recurrent cells (recurrent.cpp)
+  // --- recurrent cells (elementwise.cpp)
   void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before, Tensor& gates,
                  Tensor& cell, Tensor& y) override;
   void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before, const Tensor& cell,

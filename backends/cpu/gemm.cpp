@@ -1,9 +1,8 @@
 // The product of two matrices, in the blocks of gemm_blocking.h.
-#include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/gemm_blocking.h>
 
 #include <halftone/backends/cpu/attention_blocks.h>
 #include <halftone/backends/cpu/cpu_backend.h>
-#include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/gemm_blocking_bf16.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/cpu/staging.h>

@@ -1,17 +1,45 @@
-// Splits matrices for both ways of blocking a matrix product, and blocks the one of floats.
+// Own matrix products with threads: c[m, n] = a b (+ bias), c row-major.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/simd/kernels.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/device.h>
 
 namespace halftone::cpu {
+
+/// The destination of an f32 product and its options.
+struct Product {
+  float* c;
+  int64_t stride;               // between rows of c
+  const float* bias = nullptr;  // [n]
+  bool accumulate = false;      // c += a b
+  bool parallel = true;         // false: on the calling thread, for batches with one product per
+                                // thread
+};
+void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
+          const Product& to);
+
+/// The same for bf16 with the CPU's bf16 instructions (only if has_bf16_products()), added up in
+/// f32. a and b each have a unit stride.
+struct Bf16Product {
+  void* c;
+  bool bf16;  // the dtype of c: bf16 or f32
+  int64_t stride;
+  const float* bias = nullptr;
+  bool parallel = true;
+};
+/// A bf16 c cannot store partial sums, so its products have at most this depth.
+inline constexpr int64_t bf16_depth = 4096;
+void bf16_gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
+               const Bf16Product& to);
+
+// Splits matrices for both ways of blocking a matrix product, and blocks the one of floats.
 
 /// Returns the matrix that begins at row i and column j of x.
 inline simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {

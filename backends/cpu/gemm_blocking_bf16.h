@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/simd/panels.h>
 #include <halftone/backends/cpu/staging.h>

@@ -4,7 +4,7 @@
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/backends/reference/block_scales.h>
+#include <halftone/backends/reference/rows.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
 

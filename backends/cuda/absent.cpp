@@ -1,5 +1,5 @@
 // A build without the CUDA backend.
-#include <halftone/backends/cuda/cuda.h>
+#include <halftone/backends/registry.h>
 
 namespace halftone {
 Backend* cuda_backend(int) { return nullptr; }

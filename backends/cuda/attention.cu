@@ -5,7 +5,7 @@
 #include <halftone/backends/cuda/attention.h>
 
 #include <halftone/backends/cuda/cuda_backend.h>
-#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/backends/cuda/libraries.h>
 
 namespace halftone {

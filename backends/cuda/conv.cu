@@ -1,7 +1,7 @@
 // Convolution forward: cuDNN if it supports the call, otherwise a product of windows and weights.
 #include <halftone/backends/cuda/conv_factors.h>
 #include <halftone/backends/cuda/cuda_backend.h>
-#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/backends/cuda/libraries.h>
 
 namespace halftone {

@@ -1,11 +1,53 @@
-// Inputs in the form that cuDNN needs: lengths of attention, orders of weights.
+// Convolutions and attention by cuDNN, for the calls that it supports. Each function has the
+// contract of the Backend function of the same name. It returns false, and does nothing, if cuDNN
+// is absent, switched off (HALFTONE_CUDA_LIBRARIES=off) or declines.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include <halftone/backends/cuda/context.h>
 #include <halftone/core/backend.h>
+
+namespace halftone::cuda::cudnn {
+
+/// Returns "cuDNN 9.19", or the reason why it is missing.
+std::string description();
+
+bool conv(Context& context, const Tensor& x, const Tensor& w, const Tensor& bias,
+          const ConvGeometry& g, Tensor& y);
+bool conv_backward_data(Context& context, const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                        Tensor& dx);
+bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
+                           const ConvGeometry& g, Tensor& dw);
+bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+               const Tensor& mask, const AttentionSettings& settings, Tensor& y,
+               Tensor& log_sum_exp);
+bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& mask, const AttentionSettings& settings, const Tensor& y,
+                        const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
+                        Tensor& dv);
+
+}  // namespace halftone::cuda::cudnn
+
+// Matrix products by cuBLASLt, for the calls that it supports.
+
+namespace halftone::cuda::cublaslt {
+
+/// Returns whether cuBLASLt exists and is not switched off (HALFTONE_CUDA_LIBRARIES=off).
+bool is_usable();
+/// Returns "cuBLASLt 13.0", or the reason why it is missing.
+std::string description();
+
+/// Computes c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n] as Backend::matmul. Returns false, and
+/// does nothing, if cuBLASLt is not usable or declines, or if it would round the result before it
+/// adds the bias.
+bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c);
+
+}  // namespace halftone::cuda::cublaslt
+
+// Inputs in the form that cuDNN needs: lengths of attention, orders of weights.
 
 namespace halftone::cuda {
 

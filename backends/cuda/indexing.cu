@@ -1,15 +1,34 @@
-// Gathers elements by indices along one dimension, and its adjoint, which sums in a fixed order:
-// positions in y are numbered, and their terms are added up as rows of a table with one column
-// (below). An index out of range is reported; it reads as zero and adds nothing.
+// Sorts positions by their table row, for the gradient of an embedding: each row of the table then
+// is one stretch, summed in the order of positions, independent of threads.
+#pragma once
+
 #include <bit>
+#include <cstdint>
 #include <limits>
 
+#include <halftone/backends/cuda/context.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/rows.h>
-#include <halftone/backends/cuda/table.h>
 #include <halftone/backends/cuda/values.h>
 #include <halftone/core/factory.h>
+
+namespace halftone::cuda {
+
+struct Pick {
+  int64_t row, position;
+};
+
+/// Sorts picks[0 .. count) by row, 0 <= row <= most_row (all three as unsigned numbers, so that any
+/// 64 bits can be sorted); equal rows keep their order. `spare` has the same size; returns the one
+/// of the two that has the result. indexing.cu
+Pick* sort_picks(const Context& context, Pick* picks, Pick* spare, int64_t count, int64_t most_row);
+
+}  // namespace halftone::cuda
+
+// Gathers elements by indices along one dimension, and its adjoint, which sums in a fixed order:
+// positions in y are numbered, and their terms are added up as rows of a table with one column
+// (below). An index out of range is reported; it reads as zero and adds nothing.
 
 namespace halftone {
 

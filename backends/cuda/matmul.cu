@@ -1,7 +1,7 @@
 // Matrix products: cuBLASLt if it supports the call, otherwise the tiles of tiles.h. cuBLASLt
 // gets large short matrices with aligned rows: others are copied first.
-#include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/backends/cuda/tiles.h>

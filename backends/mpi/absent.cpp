@@ -1,5 +1,5 @@
 // A build without MPI.
-#include <halftone/backends/mpi/mpi.h>
+#include <halftone/backends/registry.h>
 #include <halftone/core/error.h>
 
 namespace halftone {

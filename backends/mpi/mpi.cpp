@@ -1,5 +1,5 @@
 // The MPI engine: the library's functions, the thread that calls them, and the communicator.
-#include <halftone/backends/mpi/mpi.h>
+#include <halftone/backends/registry.h>
 
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,7 @@
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
+#include <registry.h>
 
 namespace halftone::mpi {
 

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <limits>
 
-#include <halftone/backends/reference/block_scales.h>
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/reference/reference.h>
+#include <halftone/backends/reference/rows.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/survey.h>

@@ -395,7 +395,7 @@ HT_HD void next_scale(const QuantizeNumbers& n, int64_t steps, bool latest, floa
 // every backend, so results have the same bits everywhere, and a GPU waits.
 //   policy::add_quantizer({.name = "halves", .hash = "1", .bits = 4, .round = [](auto in, auto,
 //     auto out) { for (std::size_t i = 0; i < in.size(); ++i) out[i] = std::round(2 * in[i]) / 2;
-//     }});                                                 // policy/quantizer_json.h
+//     }});                                                 // policy/policy_reader.h
 
 struct OwnQuantizer {
   std::string name;     // for policy files, tables and errors

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,10 +15,15 @@
 
 #include <CLI/CLI.hpp>
 
+#include <halftone/amp/strategy.h>
+#include <halftone/core/formats/quantizer.h>
+#include <halftone/core/named_tensors.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/lab.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
+#include <halftone/policy/rules.h>
 
 namespace halftone::lab {
 
@@ -211,5 +218,150 @@ std::ostream& words_next_to(const std::string& json_path);
 /// if it trains on noise and the command's answer depends on losses.
 void name_workload(std::ostream& out, const std::string& workload,
                    const std::vector<NamedWorkload>& own, bool by_losses = true);
+
+// Compares one batch under two policies: where do they diverge, and do their formats predict it?
+
+/// A tensor of the candidate's run. NaN: the number does not apply or cannot be computed.
+struct Deviation {
+  static constexpr double none = std::numeric_limits<double>::quiet_NaN();
+  std::string site;
+  policy::Role role = policy::Role::output;
+  std::size_t input = 0;
+  int64_t elements = 0;
+  /// The relative error of the tensor's quantizer or cast, sqrt(sum e^2 / sum x^2), divided by the
+  /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits. None for tables and for
+  /// functions of the program.
+  double rounding = none;
+  /// For results and gradients: the relative difference from the same operation in f32 on operands
+  /// that were not rounded.
+  double local = none;
+  /// `local` divided by the root of the sum of squares of its operands' errors and its own
+  /// rounding.
+  double amplification = none;
+  /// The relative difference from the reference's run, over up to 65,536 fixed elements.
+  double twin = none;
+  std::string reason{};  // says what deviates from the prediction; empty: nothing does
+};
+
+struct CompareOptions {
+  double rounding = 4, amplification = 4;  // a tensor above one of them deviates
+  uint64_t seed = 0;
+  /// Called before the candidate's pass: for planted faults.
+  std::function<void(amp::Training&)> prepare{};
+};
+
+struct Comparison {
+  std::vector<Deviation> rows{};  // in the order of computation
+  int first = -1;                 // the first that deviates; -1: none does
+  double reference_loss = 0, candidate_loss = 0;
+};
+
+/// Runs one forward and backward pass of the workload's example under each policy, from the same
+/// weights and random numbers. Returns the deviations of the candidate's tensors.
+Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
+                   const amp::Strategy& candidate, const CompareOptions& options = {});
+
+/// Returns a line per tensor that was rounded or computed from rounded tensors. Marks the first
+/// deviation.
+std::string table_of(const Comparison& comparison);
+
+struct ComparedNames {
+  std::string policy, reference, workload;
+};
+/// Returns the comparison with all rows as JSON, for programs (docs/telemetry.md); NaN becomes
+/// null.
+std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed);
+
+// halftone-lab sensitivity and search: improve a policy.
+
+struct SensitivityOptions {
+  std::string policy;  // the base: a file, or a strategy's name
+  std::string reference = "fp32", workload{}, space = "ops", to = "low";
+  int64_t warm_up = 20;
+  int batches = 4;
+  uint64_t seed = 0;
+  std::string json{};  // empty: none; -: standard output
+  // --- formats for each module, instead of `space` and `to`
+  std::vector<std::string> menu{};
+  bool one_pass = false;  // scores by one pass, not by a trial for each rule
+  bool check = false;     // with one_pass: also a trial for each rule, and the correlation
+};
+
+struct SearchCommand {
+  SensitivityOptions of{};
+  std::string objective = "bytes";
+  double budget = 0.02;
+  std::filesystem::path out{};    // the policy's file, x.json; x.search.json gets candidates and
+                                  // frontier
+  std::vector<uint64_t> seeds{};  // seeds to train the base and the found policy from; empty: none
+  int64_t steps = 300;
+  std::vector<double> bits{};  // with a menu: the budgets, mean bits of an operand's element
+  std::string gate{};          // a bound such as "0.5%"; empty: no gate
+};
+
+int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
+/// The same with a menu (lab/search.h).
+int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
+
+/// The measure of sensitivity and search: the workload's batches under the reference.
+Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+/// Trains the base and found policies, and prints the table. Returns 3 if a signal stopped it.
+int train_found(const RunOptions& options, const std::vector<NamedWorkload>& own,
+                std::ostream& words);
+constexpr std::string_view made_by_search = "halftone-lab search ";
+/// Throws UsageError before minutes of work unless the policy can be written to `out`, and replaces
+/// only the policy of an earlier search.
+void check_place_for(const std::filesystem::path& out);
+/// Returns the record's path: x.search.json for x.json.
+std::filesystem::path record_of(std::filesystem::path out);
+
+// halftone-lab vectors: inputs with the exact results of a format's or a quantizer's rounding, in a
+// file that another project can read, and a check of a short format over every f32.
+
+/// The command in errors.
+inline constexpr std::string_view vectors_op = "halftone-lab vectors";
+
+struct VectorsOptions {
+  std::string format{}, quantizer{};  // at least one; both: the quantizer with that grid
+  std::string rounding{};             // one of the seven; "": all
+  int64_t count = 128;                // inputs of a format; of a quantizer: of each case, at least
+  std::string output{};               // .safetensors or .jsonl; without a name: a folder
+  bool exhaustive = false;
+};
+
+/// Vectors of one format or quantizer. docs/vectors.md lists the tensors.
+struct Vectors {
+  NamedTensors tensors;
+  std::map<std::string, std::string> metadata;
+};
+/// Returns the vectors of a quantizer (unscaled: of its grid). `name` goes into the metadata.
+/// Throws UsageError for a count below 64.
+Vectors vectors_of(const std::string& name, const Quantizer& quantizer,
+                   const std::vector<Rounding>& roundings, int64_t count);
+/// Returns one JSON object for the metadata, then one for each input, all on lines of their own.
+std::string json_lines_of(const Vectors& vectors);
+
+/// Special numbers, numbers of the grid, midpoints and their neighbors, then random numbers:
+/// `count` inputs for the rounding to a format. The same on every machine.
+std::vector<float> inputs_of(const NumberFormat& format, int64_t count);
+
+/// Returns what a search over the grid in f64 finds for x. word: 32 random bits, read by stochastic
+/// rounding only.
+float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word = 0);
+
+/// The result of a comparison of quantize() with a search over the grid in f64.
+struct Exhaustive {
+  int64_t compared = 0, different = 0;
+  std::string first{};  // describes the first difference
+};
+/// Rounds the floats with the bits from `first` up to, without, `last` to a format of at most 8
+/// bits. Throws UsageError for a longer format.
+Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
+                       uint64_t first = 0, uint64_t last = uint64_t(1) << 32);
+
+/// Writes the file or the files, or compares all floats. Returns the exit code: 1 if one differs.
+int run_vectors(const VectorsOptions& options);
 
 }  // namespace halftone::lab

@@ -1,5 +1,5 @@
 // halftone-lab compare and diff.
-#include <halftone/lab/commands/compare.h>
+#include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,6 @@
 #include <halftone/core/files.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>

@@ -1,6 +1,6 @@
 // Both commands measure each rule of a space alone. search then combines rules and trains the
 // result.
-#include <halftone/lab/commands/search.h>
+#include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,12 +12,10 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/commands/commands.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/menu.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

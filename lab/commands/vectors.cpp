@@ -1,6 +1,6 @@
 // The content of a file of vectors: cases of a quantizer, their scales, and one result per
 // rounding.
-#include <halftone/lab/commands/vectors.h>
+#include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,6 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/random.h>
-#include <halftone/lab/commands/commands.h>
 
 namespace halftone::lab {
 

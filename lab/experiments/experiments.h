@@ -14,8 +14,8 @@
 #include <halftone/amp/training.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/survey.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {

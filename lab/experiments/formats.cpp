@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
-#include <halftone/lab/statistics.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>

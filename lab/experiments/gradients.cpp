@@ -7,11 +7,11 @@
 
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/experiments/experiments.h>
-#include <halftone/lab/statistics.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 
 namespace halftone::lab {
 namespace e07 {

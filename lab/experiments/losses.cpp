@@ -14,10 +14,9 @@
 #include <halftone/core/backend.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/fit.h>
-#include <halftone/lab/menu.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
@@ -440,7 +439,7 @@ const Experiment found::e24{
     e24::run};
 
 // E25. Which layers should stay in bf16 under NVFP4? The recipe (arXiv 2509.25149) leaves the last
-// block and the head. One forward and backward pass (lab/menu.h) ranks all modules; as
+// block and the head. One forward and backward pass (lab/search.h) ranks all modules; as
 // many modules as the recipe leaves are left, those with the highest scores. Both, no module, and
 // the modules with the lowest scores train a small GPT from the same seeds.
 

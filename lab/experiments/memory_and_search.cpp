@@ -12,9 +12,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/nn/models/gpt.h>

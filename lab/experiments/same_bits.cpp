@@ -10,7 +10,7 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 #include <halftone/train/task.h>
 
 namespace halftone::lab {

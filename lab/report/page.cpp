@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <halftone/lab/draw.h>
-#include <halftone/lab/draw/html.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab::html {

@@ -13,10 +13,9 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/draw.h>
-#include <halftone/lab/draw/html.h>
-#include <halftone/lab/operand_formats.h>
+#include <halftone/lab/fit.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/report/page.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

@@ -5,10 +5,10 @@
 #include <set>
 
 #include <halftone/core/memory.h>
-#include <halftone/lab/draw/html.h>
+#include <halftone/lab/draw.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

@@ -5,7 +5,6 @@
 
 #include <halftone/core/formats/number_format.h>
 #include <halftone/lab/draw.h>
-#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/table.h>

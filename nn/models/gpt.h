@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <vector>
 
+#include <halftone/nn/conv.h>
 #include <halftone/nn/layers.h>
-#include <halftone/nn/norm.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 
 namespace halftone::nn::models {
 

@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/gradcheck.h>
+#include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/tensor.h>
 

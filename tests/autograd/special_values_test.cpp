@@ -7,11 +7,10 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/gradcheck.h>
+#include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/dataset.h>
 #include <halftone/data/transforms.h>
 #include <halftone/optim/optim.h>
 

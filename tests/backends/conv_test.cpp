@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/backends/cpu/conv_products.h>
+#include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>

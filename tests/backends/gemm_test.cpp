@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/dtype.h>

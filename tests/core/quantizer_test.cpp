@@ -13,7 +13,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/quantizer_json.h>
+#include <halftone/policy/policy_reader.h>
 
 #include "../support.h"
 #include "clip_cases.h"

@@ -7,8 +7,8 @@
 
 #include <sys/mman.h>
 
-#include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/registry.h>
 #include <halftone/core/files.h>
 
 #include "device_memory.h"

@@ -9,7 +9,6 @@
 #include <halftone/core/factory.h>
 #include <halftone/data/csv.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/dataset.h>
 
 #include "../support.h"
 

@@ -24,7 +24,6 @@
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/data/dataset.h>
 #include <halftone/data/images.h>
 #include <halftone/halftone.h>
 

@@ -8,7 +8,6 @@
 
 #include <halftone/amp/strategy.h>
 #include <halftone/distributed/collectives.h>
-#include <halftone/distributed/shards.h>
 #include <halftone/halftone.h>
 
 using namespace halftone;

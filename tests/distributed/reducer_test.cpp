@@ -9,7 +9,6 @@
 #include <halftone/core/backend.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/distributed/reducer.h>
-#include <halftone/distributed/shards.h>
 
 #include "../amp/cases.h"
 #include "../support.h"

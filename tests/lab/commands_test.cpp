@@ -16,9 +16,8 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/lab/commands/commands.h>
-#include <halftone/lab/commands/vectors.h>
 #include <halftone/lab/draw.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/lab.h>

@@ -11,8 +11,8 @@
 #include <halftone/amp/session.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/formats/number_format.h>
-#include <halftone/data/dataset.h>
-#include <halftone/lab/commands/compare.h>
+#include <halftone/data/data_loader.h>
+#include <halftone/lab/commands/commands.h>
 #include <halftone/lab/run.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>

@@ -10,13 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/fit.h>
-#include <halftone/lab/menu.h>
-#include <halftone/lab/operand_formats.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/statistics.h>
+#include <halftone/lab/search.h>
 #include <halftone/lab/table.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>

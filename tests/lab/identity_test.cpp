@@ -11,7 +11,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>

@@ -11,11 +11,10 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/lab/commands/table.h>
 #include <halftone/lab/draw.h>
-#include <halftone/lab/draw/html.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
 #include <halftone/policy/policy_file.h>

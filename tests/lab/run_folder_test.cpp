@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/factory.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/lab/commands/table.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/report.h>

@@ -12,7 +12,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/lab/lab.h>
 #include <halftone/lab/workload.h>
 #include <halftone/nn/nn.h>

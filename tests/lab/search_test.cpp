@@ -12,7 +12,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
-#include <halftone/data/dataset.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/trial.h>
 #include <halftone/nn/models/gpt.h>

@@ -15,8 +15,8 @@
 #include <halftone/core/tensor.h>
 #include <halftone/lab/commands/table.h>
 #include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 

@@ -9,7 +9,7 @@
 #include <halftone/nn/init.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 
 namespace halftone::test::models_test {
 

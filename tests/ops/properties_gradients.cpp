@@ -2,7 +2,7 @@
 // the f64 gradient at the same (rounded) point.
 #include "ops/properties.h"
 
-#include <halftone/autograd/gradcheck.h>
+#include <halftone/autograd/inspect.h>
 
 namespace halftone::test::properties_gradients {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/core/device.h>
 #include <halftone/core/math.h>

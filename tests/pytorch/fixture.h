@@ -21,7 +21,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 #include <halftone/optim/optim.h>
 
 #include "../support.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include <halftone/core/random.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/module.h>
 #include <halftone/nn/nn.h>
-#include <halftone/nn/norm.h>
-#include <halftone/nn/state_dict.h>
 
 #include "fixture.h"
 

@@ -9,7 +9,7 @@
 #include <halftone/amp/amp.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/state_dict.h>
+#include <halftone/nn/module.h>
 #include <halftone/optim/optim.h>
 
 #include "../support.h"

@@ -2,8 +2,8 @@
 // their results. tests/fixtures/pytorch/operation_fixtures.py has the cases and the meaning of
 // their attributes.
 #include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/nn/state_dict.h>
 
 #include "fixture.h"
 

@@ -8,8 +8,8 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>
-#include <halftone/train/durable_files.h>
 
 #include "../support.h"
 #include "trainer_cases.h"

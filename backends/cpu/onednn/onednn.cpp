@@ -463,7 +463,7 @@ bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry
 }
 
 // Products of bf16 matrices on AVX512-BF16. f32 products and those on AMX use the own kernels
-// (backends/cpu/gemm.h), which are faster than oneDNN 2.6's; f16 has no primitive there.
+// (backends/cpu/gemm_blocking.h), which are faster than oneDNN 2.6's; f16 has no primitive there.
 
 namespace {
 dnnl::memory::desc strided(const Tensor& x) {

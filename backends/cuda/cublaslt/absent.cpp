@@ -1,5 +1,5 @@
 // A build without cuBLASLt uses the own matrix product.
-#include <halftone/backends/cuda/cublaslt/cublaslt.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 
 namespace halftone::cuda::cublaslt {
 std::string description() { return "no cuBLASLt"; }

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cublaslt/functions.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>

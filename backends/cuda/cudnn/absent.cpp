@@ -1,5 +1,5 @@
 // A build without cuDNN uses the own convolution and attention.
-#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 
 namespace halftone::cuda::cudnn {
 std::string description() { return "no cuDNN"; }

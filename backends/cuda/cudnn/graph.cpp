@@ -8,7 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/backends/opened_library.h>
 #include <halftone/core/error.h>

@@ -1,5 +1,5 @@
 // A build without NCCL: the host transfers the messages of GPUs.
-#include <halftone/backends/cuda/nccl/nccl.h>
+#include <halftone/backends/registry.h>
 
 namespace halftone {
 

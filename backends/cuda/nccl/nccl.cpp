@@ -1,5 +1,5 @@
 // The NCCL engine: the library's functions and the communicator.
-#include <halftone/backends/cuda/nccl/nccl.h>
+#include <halftone/backends/registry.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,7 +17,6 @@
 #include <nccl.h>
 #include <unistd.h>
 
-#include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/backends/opened_library.h>
