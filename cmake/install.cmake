@@ -6,7 +6,7 @@ set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
 install(TARGETS halftone halftone_pch EXPORT halftone_targets)
 foreach(folder core autograd distributed nn optim data amp policy train)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
-          FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN policy_reader.h EXCLUDE PATTERN policy_reader.h EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN policy_reader.h EXCLUDE)
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/onnx/save_onnx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone/onnx)
 if(TARGET halftone_lab_library)

@@ -20,9 +20,11 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/policy/json_value.h>
-#include <halftone/policy/policy.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/resolved.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/trainer.h>
 

@@ -17,7 +17,8 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/optim.h>
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/train/checkpoints.h>

@@ -1,5 +1,10 @@
 // The MPI engine: the library's functions, the thread that calls them, and the communicator.
 #include <halftone/backends/registry.h>
+#include <halftone/core/error.h>
+
+#if HALFTONE_HAVE_MPI
+
+#include <halftone/backends/registry.h>
 
 #include <algorithm>
 #include <atomic>
@@ -596,3 +601,21 @@ std::unique_ptr<Communicator> start_mpi(int launched) {
 }
 
 }  // namespace halftone
+
+#else
+
+// A build without MPI.
+
+namespace halftone {
+
+bool mpi_present() { return false; }
+std::string mpi_description() { return "install libopenmpi-dev and configure again"; }
+std::unique_ptr<Communicator> start_mpi(int launched) {
+  fail<UsageError>("distributed", "started as one of ", launched,
+                   " processes, but this build has no MPI: each would train alone, in the same "
+                   "place. Install libopenmpi-dev and configure again, or start one process.");
+}
+
+}  // namespace halftone
+
+#endif

@@ -16,8 +16,10 @@
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/policy.h>
 #include <halftone/policy/policy_file.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"

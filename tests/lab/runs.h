@@ -16,7 +16,10 @@
 #include <halftone/lab/lab.h>
 #include <halftone/lab/workload.h>
 #include <halftone/nn/nn.h>
-#include <halftone/policy/policy.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 namespace halftone::test {
 

@@ -17,7 +17,10 @@
 #include <halftone/lab/trial.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>
-#include <halftone/policy/policy.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"

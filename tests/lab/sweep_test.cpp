@@ -10,7 +10,10 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/lab/sweep.h>
-#include <halftone/policy/policy.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 #include "lab/runs.h"
 #include "support.h"

@@ -4,7 +4,12 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/amp.h>
+#include <halftone/amp/autocast.h>
+#include <halftone/amp/cast_policy.h>
+#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/master_weights.h>
+#include <halftone/amp/strategy.h>
+#include <halftone/amp/training.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/factory.h>

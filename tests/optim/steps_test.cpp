@@ -19,7 +19,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/optim.h>
+#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 

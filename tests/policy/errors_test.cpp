@@ -10,8 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/nn/models/models.h>
-#include <halftone/policy/policy.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 #include "policy/policy_cases.h"
 #include "policy_cases.h"

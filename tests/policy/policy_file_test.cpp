@@ -5,7 +5,9 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/optim.h>
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/optim/optimizer.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/policy/session.h>
 
 #include "policy_cases.h"

@@ -17,9 +17,10 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/policy/policy.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 
 #include "policy/policy_cases.h"
 #include "policy_cases.h"

@@ -11,8 +11,13 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/nn.h>
-#include <halftone/optim/optim.h>
-#include <halftone/policy/policy.h>
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/optim/optimizer.h>
+#include <halftone/optim/optimizers.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/probe.h>
+#include <halftone/policy/rules.h>
+#include <halftone/policy/session.h>
 #include <halftone/policy/treated_op.h>
 
 #include "policy/policy_cases.h"

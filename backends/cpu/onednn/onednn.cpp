@@ -2,6 +2,10 @@
 // descriptors, the plan cache, and the execution of a plan. No other file mentions a version.
 #include <halftone/backends/cpu/onednn/onednn.h>
 
+#if HALFTONE_HAVE_ONEDNN
+
+#include <halftone/backends/cpu/onednn/onednn.h>
+
 #include <array>
 #include <atomic>
 #include <functional>
@@ -521,3 +525,26 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
 }
 
 }  // namespace halftone::onednn
+
+#else
+
+// A build without oneDNN declines every request.
+
+namespace halftone::onednn {
+
+bool matmul(const Tensor&, const Tensor&, const Tensor&, Tensor&) { return false; }
+bool conv(const Tensor&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_data(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_weights(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+std::string description() { return "no oneDNN (install libdnnl-dev and configure again)"; }
+std::string last_implementation() { return {}; }
+
+}  // namespace halftone::onednn
+
+#endif

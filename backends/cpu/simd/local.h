@@ -109,8 +109,7 @@ void fill_channels(Kernels& table);
 void fill_training(Kernels& table);
 void fill_gemm(Kernels& table);
 #ifndef HALFTONE_PORTABLE
-void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp
-void fill_f16(Kernels& table);   // f16_integer.cpp or f16_f16c.cpp
+void fill_short_formats(Kernels& table);
 void fill_images(Kernels& table);
 void fill_random(Kernels& table);
 void fill_quantize(Kernels& table);

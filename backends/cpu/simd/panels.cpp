@@ -1,5 +1,10 @@
 // bf16 panels: packing, and products on AVX512-BF16. A block of 8 rows and 32 columns of c stays in
 // registers for the whole depth; two neighboring depths of a row are broadcast at a time.
+#include <cstdlib>
+#include <halftone/backends/cpu/simd/panels.h>
+
+#if defined(__AVX512BF16__)
+
 #include <halftone/backends/cpu/simd/bf16_native.h>
 
 namespace halftone::simd::panels {
@@ -250,3 +255,35 @@ void Products::multiply(int64_t depth, const Rows& a, const uint16_t* b, const T
 }
 
 }  // namespace halftone::simd::panels
+
+#else
+
+// The bf16 products of panels.h for CPUs that have no such instructions.
+// has_bf16_products() is false there, so nothing calls them.
+
+namespace halftone::simd {
+
+namespace panels {
+void pack_rows(const Matrix&, int64_t, int64_t, uint16_t*) { std::abort(); }
+void pack_columns(const Matrix&, int64_t, int64_t, uint16_t*) { std::abort(); }
+void find_rows(const Places&, const uint16_t*, int64_t, int64_t, int64_t, int64_t, int64_t,
+               const uint16_t**) {
+  std::abort();
+}
+void pack_pairs(const uint16_t* const*, int64_t, uint16_t*) { std::abort(); }
+void copy_rows(const uint16_t* const*, int64_t, int64_t, int64_t, uint16_t*) { std::abort(); }
+void Products::multiply(int64_t, const Rows&, const uint16_t*, const Target&) { std::abort(); }
+}  // namespace panels
+
+namespace amx {
+Products::Products() { std::abort(); }
+Products::~Products() = default;
+void Products::multiply(int64_t, const panels::Rows&, const uint16_t*, const panels::Target&) {
+  std::abort();
+}
+void Products::fetch(const panels::Ahead&, int64_t) { std::abort(); }
+}  // namespace amx
+
+}  // namespace halftone::simd
+
+#endif

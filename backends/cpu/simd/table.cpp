@@ -4,8 +4,7 @@
 
 #ifdef HALFTONE_PORTABLE
 namespace halftone::simd::HALFTONE_FAST_ISA {
-void fill_bf16(Kernels& table);
-void fill_f16(Kernels& table);
+void fill_short_formats(Kernels& table);
 void fill_images(Kernels& table);
 void fill_random(Kernels& table);
 void fill_quantize(Kernels& table);
@@ -27,8 +26,7 @@ static Kernels make_table() {
   fill_channels(table);
   fill_training(table);
   fill_gemm(table);
-  fill_bf16(table);
-  fill_f16(table);
+  fill_short_formats(table);
   fill_images(table);
   fill_random(table);
   fill_quantize(table);

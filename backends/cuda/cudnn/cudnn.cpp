@@ -2,6 +2,10 @@
 // described as a graph of products and elementwise steps, whose pattern the engines recognize.
 // Forward writes nothing of the size of q k^T to memory. Supports short floats without mask and
 // dropout; the rest goes to the own kernels.
+#include <halftone/backends/cuda/for_cudnn.h>
+
+#if HALFTONE_HAVE_CUDNN
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -438,3 +442,31 @@ bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
 }
 
 }  // namespace halftone::cuda::cudnn
+
+#else
+
+// A build without cuDNN uses the own convolution and attention.
+
+namespace halftone::cuda::cudnn {
+std::string description() { return "no cuDNN"; }
+bool conv(Context&, const Tensor&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_data(Context&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_weights(Context&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool attention(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+               const AttentionSettings&, Tensor&, Tensor&) {
+  return false;
+}
+bool attention_backward(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                        const AttentionSettings&, const Tensor&, const Tensor&, const Tensor&,
+                        Tensor&, Tensor&, Tensor&) {
+  return false;
+}
+}  // namespace halftone::cuda::cudnn
+
+#endif

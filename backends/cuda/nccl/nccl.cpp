@@ -1,6 +1,10 @@
 // The NCCL engine: the library's functions and the communicator.
 #include <halftone/backends/registry.h>
 
+#if HALFTONE_HAVE_NCCL
+
+#include <halftone/backends/registry.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -363,3 +367,20 @@ std::unique_ptr<Communicator> start_nccl(Communicator& host, Device device) {
 }
 
 }  // namespace halftone
+
+#else
+
+// A build without NCCL: the host transfers the messages of GPUs.
+
+namespace halftone {
+
+bool nccl_present() { return false; }
+std::string nccl_description() {
+  return "this build has none; install the CUDA toolkit and nccl.h (libnccl-dev), and configure "
+         "again";
+}
+std::unique_ptr<Communicator> start_nccl(Communicator&, Device) { return nullptr; }
+
+}  // namespace halftone
+
+#endif
