@@ -15,7 +15,7 @@
 #include <halftone/core/error.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/processes.h>
+#include <halftone/lab/run.h>
 
 namespace halftone::lab {
 

@@ -17,7 +17,6 @@
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy_reader.h>
 #include <halftone/policy/session.h>
-#include <halftone/policy/treated_op.h>
 
 namespace halftone::lab {
 

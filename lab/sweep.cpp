@@ -22,7 +22,6 @@
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/processes.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>

@@ -4,7 +4,6 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/nn/init.h>
 #include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
 

@@ -37,7 +37,7 @@ struct Parameter : Tensor {
     set_requires_grad();
     meta()->unclaimed = true;
   }
-  /// Uninitialized; nn/init.h fills it.
+  /// Uninitialized; nn/layers.h fills it.
   explicit Parameter(const Shape& shape, DType dtype = f32, Device device = {})
       : Parameter(allocated(shape, dtype, device)) {}
 

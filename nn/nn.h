@@ -2,7 +2,6 @@
 #pragma once
 
 #include <halftone/nn/conv.h>
-#include <halftone/nn/init.h>
 #include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>

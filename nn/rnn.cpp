@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include <halftone/nn/init.h>
 #include <halftone/nn/layers.h>
 
 namespace halftone::nn {

@@ -21,7 +21,6 @@
 #include <halftone/optim/optimizer.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
 

@@ -1,7 +1,7 @@
 // Decides which tensors are rounded: operands before the operation, its result after it; in
 // backward the incoming gradient, for each product as its rule says, and the outgoing gradients.
-// The rounding is in core/formats/quantizer.h, the view of the tensor in treated_op.h.
-#include <halftone/policy/treated_op.h>
+// The rounding is in core/formats/quantizer.h, the view of the tensor in session.h.
+#include <halftone/policy/session.h>
 
 #include <bit>
 

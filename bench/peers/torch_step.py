@@ -151,7 +151,7 @@ WORKLOADS = {
     "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(1, 512, 50304)),
 }
 
-# Shapes that were not chosen for speed, as in lab/workload_data.cpp.
+# Shapes that were not chosen for speed, as in lab/workload.cpp.
 UNTUNED = {
     "mlp_100": (lambda: mlp(784, 1000, 333, 10), images(100, 784, classes=10)),
     "mlp_1": (lambda: mlp(784, 1000, 333, 10), images(1, 784, classes=10)),
@@ -162,7 +162,7 @@ UNTUNED = {
 }
 WORKLOADS |= UNTUNED
 
-# Batches that keep a GPU busy, as in lab/workload_data.cpp.
+# Batches that keep a GPU busy, as in lab/workload.cpp.
 ON_A_GPU = {
     "mlp": (lambda: mlp(784, 8192, 8192, 10), images(8192, 784, classes=10)),
     "resnet18_cifar": (lambda: resnet18(10, True), images(512, 3, 32, 32, classes=10)),

@@ -15,7 +15,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/processes.h>
+#include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy_file.h>
 

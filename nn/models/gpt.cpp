@@ -13,7 +13,6 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/nn/init.h>
 #include <halftone/nn/layers.h>
 
 namespace halftone::nn::models {

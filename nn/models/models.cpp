@@ -2,7 +2,6 @@
 #include <halftone/nn/models/models.h>
 
 #include <halftone/core/error.h>
-#include <halftone/nn/init.h>
 #include <halftone/nn/layers.h>
 
 namespace halftone::nn::models {

@@ -14,7 +14,7 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
-#include <halftone/nn/init.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/nn.h>
 
 #include "../support.h"

@@ -6,7 +6,7 @@
 
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/nn/init.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>

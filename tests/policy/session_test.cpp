@@ -18,7 +18,6 @@
 #include <halftone/policy/probe.h>
 #include <halftone/policy/rules.h>
 #include <halftone/policy/session.h>
-#include <halftone/policy/treated_op.h>
 
 #include "policy/policy_cases.h"
 #include "support.h"
