@@ -2,6 +2,7 @@
 // do not load it at their start. NCCL, cuBLASLt, cuDNN and MPI are opened in this way.
 #pragma once
 
+#include <dlfcn.h>
 #include <initializer_list>
 #include <string>
 
@@ -48,5 +49,24 @@ template <class Functions> struct LibraryFunctions {
     return result;
   }
 };
+
+inline OpenedLibrary::OpenedLibrary(std::initializer_list<std::string> names, Symbols symbols) {
+  const int flags = RTLD_NOW | (symbols == Symbols::global ? RTLD_GLOBAL : RTLD_LOCAL);
+  for (const std::string& name : names) {
+    library_ = dlopen(name.c_str(), flags);
+    if (library_) {
+      error_.clear();
+      return;
+    }
+    const char* const why = dlerror();
+    if (error_.empty() && why) error_ = why;
+  }
+}
+
+inline void* OpenedLibrary::address_of(const char* name) {
+  void* const address = library_ ? dlsym(library_, name) : nullptr;
+  complete_ = complete_ && address;
+  return address;
+}
 
 }  // namespace halftone

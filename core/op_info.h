@@ -70,7 +70,16 @@ enum class CastClass : uint8_t {
   as_is,           // runs in the dtype of its input: relu, reshape
   banned,          // refused under autocast, with a reason
 };
-std::string_view name(CastClass cast_class);
+inline std::string_view name(CastClass cast_class) {
+  switch (cast_class) {
+    case CastClass::low_precision: return "low_precision";
+    case CastClass::full_precision: return "full_precision";
+    case CastClass::widest_input: return "widest_input";
+    case CastClass::as_is: return "as_is";
+    case CastClass::banned: return "banned";
+  }
+  return "";
+}
 
 /// The dimension of a tensor that a product sums over. Blocks of scales and rotations run along it.
 enum class Sums : uint8_t {
