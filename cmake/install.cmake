@@ -16,7 +16,7 @@ if(TARGET halftone_lab_library)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone COMPONENT tools FILES_MATCHING PATTERN "*.json")
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/vectors DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone COMPONENT tools)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/formats/vectors DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone COMPONENT tools)
 install(EXPORT halftone_targets FILE halftone-targets.cmake NAMESPACE halftone::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/halftone)
 configure_package_config_file(cmake/halftone-config.cmake.in ${PROJECT_BINARY_DIR}/halftone-config.cmake

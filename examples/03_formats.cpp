@@ -94,4 +94,4 @@ int main() {
 //   largest of e4m3, which has no infinity and reserves one code for NaN.
 // 2 (predict). A counter in bf16 starts at 0 and adds 1. At which number does it stay? Then write
 //   the loop with ht::BFloat16.
-// 3 (implement). Task 2 of exercises/: round to any format, subnormal numbers included.
+// 3 (implement). Task 2 of examples/exercises/: round to any format, subnormal numbers included.

@@ -149,4 +149,4 @@ int main(int argc, char** argv) {
 //   its stochastic rounding, in spacings?
 // 2 (predict). In the sum of 10,000 steps, replace 0.001 by 0.005. What does nearest rounding give?
 //   Where does it stop? Then run it.
-// 3 (implement). Task 3 of exercises/: stochastic rounding with exactly the right probability.
+// 3 (implement). Task 3 of examples/exercises/: stochastic rounding with exactly the right probability.

@@ -164,6 +164,6 @@ int main(int argc, char** argv) {
 //   in f16 add up exactly?
 // 2 (predict). Sort the numbers in ascending order before the sum "bf16, in order". Does its error
 //   at n = 1024 change, and why? Then do it.
-// 3 (implement). Tasks 5 and 15 of exercises/: predict the error of a sum; test a dot product.
+// 3 (implement). Tasks 5 and 15 of examples/exercises/: predict the error of a sum; test a dot product.
 // 4 (design). A loss is a mean over a million elements in f16. Where do you put the division, and
 //   what can overflow or underflow in each case?

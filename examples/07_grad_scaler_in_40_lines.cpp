@@ -234,6 +234,6 @@ int main(int argc, char** argv) {
 //   lost?
 // 2 (predict). In step(), take the update even if a gradient overflowed. What do the next rows of
 //   the table show? (Break 4 of docs/exercises.md.)
-// 3 (implement). Tasks 6 and 7 of exercises/: the next state of a scaler; unscale, clip, skip.
+// 3 (implement). Tasks 6 and 7 of examples/exercises/: the next state of a scaler; unscale, clip, skip.
 // 4 (design). A model has one loss whose gradients overflow in every fifth step. Design a rule of
 //   hysteresis that does not halve the scale each time, and say what it costs.

@@ -170,6 +170,6 @@ int main() {
 // 1 (pencil). From which size of the weight on does an update of 1e-4 vanish in bf16? In f16?
 // 2 (predict). Give the training a learning rate of 0.2. Is "bf16, nearest" better or worse
 //   compared with f32 than before, and why?
-// 3 (implement). Tasks 4 and 8 of exercises/: Kahan and split; master weights.
+// 3 (implement). Tasks 4 and 8 of examples/exercises/: Kahan and split; master weights.
 // 4 (design). A second moment in bf16 that does decay: which of the weight forms would you use for
 //   it, and what does it cost a parameter?

@@ -190,7 +190,7 @@ int main() {
 // Exercises
 // 1 (predict). Let the cache keep casts of every tensor, not only of leaves that require a
 //   gradient. Which numbers change? What happens to the memory?
-// 2 (implement). Task 9 of exercises/: autocast and its cache on a small tape, with all traps.
+// 2 (implement). Task 9 of examples/exercises/: autocast and its cache on a small tape, with all traps.
 // 3 (implement). Nest regions: the inner one has another dtype or is disabled, and all share one
 //   cache. Which part of the key becomes necessary?
 // 4 (design). Two threads run the same model at once. Which parts of this class must each of them

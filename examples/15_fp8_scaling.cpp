@@ -188,6 +188,6 @@ int main(int argc, char** argv) {
 //   scale of a block with that magnitude (floor), and the stored number in both.
 // 2 (predict). Let Delayed take the latest magnitude in place of the largest of ten. What do the
 //   steps 21 to 30 look like? And what happens if the size alternates between two values?
-// 3 (implement). Task 12 of exercises/: delayed scaling, and why the first step underflows.
+// 3 (implement). Task 12 of examples/exercises/: delayed scaling, and why the first step underflows.
 // 4 (design). A scale from history must be saved in checkpoints. What happens after a resume
 //   without it, and how would you start a first step in place of the scale 1?

@@ -129,6 +129,6 @@ int main(int argc, char** argv) {
 //   the scale 10? From which size on does a neighbor survive?
 // 2 (predict). Two outliers of 60 in one block: does the rotation help now? And with 16 of them?
 //   Then change print_outlier_blocks().
-// 3 (implement). Tasks 10 and 11 of exercises/: MXFP8 and NVFP4, blocks and scales.
+// 3 (implement). Tasks 10 and 11 of examples/exercises/: MXFP8 and NVFP4, blocks and scales.
 // 4 (design). Outliers stay in the same columns during a training. Design a format that stores
 //   these columns in 8 bits and the others in 4, and count its bits per element.

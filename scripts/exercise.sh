@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Grades an exercise (exercises/README.md). It needs g++ and nothing else: the library does not have to be built.
+# Grades an exercise (examples/exercises/README.md). It needs g++ and nothing else: the library does not have to be built.
 #
-# usage: scripts/exercise.sh N [--solution FILE]    grades exercises/NN_*/task.h, or FILE in its place
-#        scripts/exercise.sh N --fault NAME         grades the solution with a fault of exercises/faults.txt
+# usage: scripts/exercise.sh N [--solution FILE]    grades examples/exercises/NN_*/task.h, or FILE in its place
+#        scripts/exercise.sh N --fault NAME         grades the solution with a fault of examples/exercises/faults.txt
 #        scripts/exercise.sh all                    grades every task, a line for each
 #        scripts/exercise.sh list                   lists the tasks
 #
@@ -19,7 +19,7 @@ elif (($# == 3)); then
   [[ -f "$3" ]] || { echo "[exercise.sh] there is no file $3. Give the path of a header with your solution." >&2; exit 2; }
   solution="$(realpath "$3")" shown="$3"
 fi
-cd "$(dirname "${BASH_SOURCE[0]}")/../exercises"
+cd "$(dirname "${BASH_SOURCE[0]}")/../examples/exercises"
 
 case "$number" in
   list)
@@ -34,7 +34,7 @@ case "$number" in
     trap 'rm -rf "$once"' EXIT
     for folder in [0-9]*_*/; do
       count=$((count + 1))
-      line="$(EXERCISE_GRADER="${EXERCISE_GRADER:-$once}" "../scripts/exercise.sh" "$((10#${folder%%_*}))" | tail -n 1)" || true
+      line="$(EXERCISE_GRADER="${EXERCISE_GRADER:-$once}" "../../scripts/exercise.sh" "$((10#${folder%%_*}))" | tail -n 1)" || true
       [[ "$line" != *": PASSED"* ]] || passed=$((passed + 1))
       echo "$line"
     done
@@ -53,7 +53,7 @@ if [[ -n "$fault" ]]; then
   [[ "$fault" =~ ^[a-z0-9_]+$ ]] && awk -v task="$task" -v name="$fault" -f fault.awk faults.txt "solutions/$task.h" > "$solution" ||
     { echo "[exercise.sh] Give the name of a fault of this task:"; awk -v task="$task" -f fault.awk faults.txt; exit 2; } >&2
 fi
-: "${solution:=$PWD/$task/task.h}" "${shown:=exercises/$task/task.h}"
+: "${solution:=$PWD/$task/task.h}" "${shown:=examples/exercises/$task/task.h}"
 
 # compile FLAG...: tests.cpp with the solution, and the grader, at the same time.
 compile() {

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# exercises.sh ROOT WORK COMPILER PART: tests of exercises/. Parts:
+# exercises.sh ROOT WORK COMPILER PART: tests of examples/exercises/. Parts:
 #   faults    every solution passes, every empty task says that it is not written yet, and every solution with a fault of
-#             exercises/faults.txt fails in the group of tests that the fault names
+#             examples/exercises/faults.txt fails in the group of tests that the fault names
 #   verdicts  scripts/exercise.sh turns crashes, endless loops and compile errors into verdicts
 # Environment: FAULTS, another file of faults, for trials by hand.
 set -euo pipefail
 (($# == 4)) || { echo "usage: exercises.sh ROOT WORK COMPILER faults|verdicts"; exit 1; }
-cd "$1/exercises"
+cd "$1/examples/exercises"
 export work="$2/$4" compiler="$3" part="$4" faults="${FAULTS:-faults.txt}"
 mkdir -p "$work"
 
@@ -14,7 +14,7 @@ mkdir -p "$work"
 verdict() {
   local exit="$1" pattern="$2" output code=0
   shift 2
-  output="$(CXX="$compiler" EXERCISE_SECONDS=1 EXERCISE_GRADER="$work/grader" ../scripts/exercise.sh "$@" 2>&1)" || code=$?
+  output="$(CXX="$compiler" EXERCISE_SECONDS=1 EXERCISE_GRADER="$work/grader" ../../scripts/exercise.sh "$@" 2>&1)" || code=$?
   [[ "$code" == "$exit" ]] && grep -qE "$pattern" <<< "$(tr '\n' ' ' <<< "$output")" ||
     printf 'exercise.sh %s: exit code %s, wanted %s and "%s":\n%s\n' "$*" "$code" "$exit" "$pattern" "$output"
 }
@@ -116,7 +116,7 @@ for task in "${tasks[@]}"; do
   done
 done > "$work/mistakes"
 for path in $(sed '/^#/d' lessons.txt | grep -oE '[a-z_]+/[A-Za-z0-9_./]+\.(cpp|h|md)'); do
-  [[ -e "../$path" ]] || echo "lessons.txt: there is no $path"
+  [[ -e "../../$path" ]] || echo "lessons.txt: there is no $path"
 done >> "$work/mistakes"
 
 printf '%s\n' "${tasks[@]}" | xargs -P 2 -n 1 bash -c 'grade "$@"' grade >> "$work/mistakes"

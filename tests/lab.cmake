@@ -171,7 +171,7 @@ expect(lab.picture_unknown EXIT 2 MESSAGE "exponent.*Did you mean \"exponents\""
 expect(lab.picture_nowhere EXIT 2 MESSAGE "no-such-folder" COMMAND halftone-lab picture bytes -o no-such-folder/x.svg)
 
 # Vectors for other projects: the committed ones, and mistakes.
-add_test(NAME lab.vectors_committed COMMAND ${CMAKE_COMMAND} -DLAB=$<TARGET_FILE:halftone-lab> -DSOURCE=${PROJECT_SOURCE_DIR}/vectors
+add_test(NAME lab.vectors_committed COMMAND ${CMAKE_COMMAND} -DLAB=$<TARGET_FILE:halftone-lab> -DSOURCE=${PROJECT_SOURCE_DIR}/core/formats/vectors
          -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/lab_vectors -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/vectors.cmake)
 expect(lab.vectors_jsonl OUTPUT "wrote .*/e3m4.jsonl" COMMAND halftone-lab vectors e3m4 --rounding up --out ${CMAKE_CURRENT_BINARY_DIR}/e3m4.jsonl)
 expect(lab.vectors_unknown_format EXIT 2 MESSAGE "no format named .e4m33.*Known: f32 " COMMAND halftone-lab vectors e4m33 --out x.jsonl)

@@ -7,11 +7,12 @@ set -euo pipefail
 cd "$1"
 
 with_sub_folders=(core autograd distributed nn optim amp data policy train onnx lab backends bench examples cmake scripts policies)
-alone=(exercises packaging tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in exercises/ and tests/ are rows of their README
+alone=(examples/exercises cmake/packaging tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in tests/ are rows of its README
 sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name '*.inc')
 
 folders_with_files() { find "$@" -type f ! -name '*.pyc' -printf '%h\n' | LC_ALL=C sort -u; }
-mapfile -t described < <(folders_with_files "${with_sub_folders[@]}"; printf '%s\n' "${alone[@]}")
+# The folders of one task and of one package are rows of their README.
+mapfile -t described < <(folders_with_files "${with_sub_folders[@]}" | grep -vE '^(examples/exercises|cmake/packaging)(/|$)'; printf '%s\n' "${alone[@]}")
 failures=0 names=0
 fail() { echo "$1"; failures=$((failures + 1)); }
 
@@ -42,7 +43,7 @@ for folder in "${described[@]}"; do
   done
 done
 
-mapfile -t counted < <(folders_with_files "${with_sub_folders[@]}" exercises tests)
+mapfile -t counted < <(folders_with_files "${with_sub_folders[@]}" tests)
 for folder in "${counted[@]}"; do
   [[ "$folder" == tests/fuzz/corpus/* ]] && continue
   count="$(find "$folder" -maxdepth 1 -type f ! -name README.md ! -name '*.pyc' | wc -l)"
@@ -50,5 +51,5 @@ for folder in "${counted[@]}"; do
 done
 
 echo "${#described[@]} folders, $names names"
-((names >= 600)) || fail "only $names names were checked: is $PWD the root?"
+((names >= 500)) || fail "only $names names were checked: is $PWD the root?"
 ((failures == 0)) || { echo "$failures failures"; exit 1; }

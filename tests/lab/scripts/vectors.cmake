@@ -1,4 +1,4 @@
-# cmake -DLAB=halftone-lab -DSOURCE=vectors/ -DDIRECTORY=... -P: the committed vectors are those that the command writes.
+# cmake -DLAB=halftone-lab -DSOURCE=core/formats/vectors/ -DDIRECTORY=... -P: the committed vectors are those that the command writes.
 file(REMOVE_RECURSE ${DIRECTORY})
 execute_process(COMMAND ${LAB} vectors --out ${DIRECTORY} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 file(GLOB made RELATIVE ${DIRECTORY} ${DIRECTORY}/*.safetensors)

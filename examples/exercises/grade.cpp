@@ -32,7 +32,7 @@ std::string pages_of(const std::string& topic) {
   std::ifstream file(lessons);
   for (std::string line; std::getline(file, line);)
     if (line.starts_with(topic + " |")) return line.substr(topic.size() + 3);
-  return "exercises/README.md (lessons.txt has no topic " + topic + ")";
+  return "examples/exercises/README.md (lessons.txt has no topic " + topic + ")";
 }
 
 /// Prints a label and a text, which is cut at spaces into lines of at most 100 columns. The text

@@ -1,7 +1,7 @@
 """Compares Microsoft's microxcaling with halftone's vectors, in whole blocks, and prints where they differ.
 
     pip install numpy torch packaging && git clone https://github.com/microsoft/microxcaling &&
-        PYTHONPATH=microxcaling python vectors/check_microxcaling.py
+        PYTHONPATH=microxcaling python core/formats/vectors/check_microxcaling.py
 """
 import numpy as np
 import torch

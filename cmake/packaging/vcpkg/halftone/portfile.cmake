@@ -1,5 +1,5 @@
 # An overlay port: it builds the tree that it is a part of, so nothing of halftone is downloaded.
-get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../../.." ABSOLUTE)
 vcpkg_check_linkage(ONLY_STATIC_LIBRARY)
 
 vcpkg_check_features(OUT_FEATURE_OPTIONS features

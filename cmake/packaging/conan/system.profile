@@ -1,5 +1,5 @@
 # For a machine without a Conan remote: libraries are those of the distribution (zlib1g-dev, nlohmann-json3-dev, libstb-dev, libcli11-dev).
-# conan create packaging/conan --profile:all packaging/conan/system.profile
+# conan create cmake/packaging/conan --profile:all cmake/packaging/conan/system.profile
 include(default)
 
 [settings]

@@ -1,6 +1,6 @@
 """Compares ml_dtypes' (and numpy's) casts with halftone's vectors, and prints where they differ.
 
-    pip install numpy ml_dtypes && python vectors/check_ml_dtypes.py
+    pip install numpy ml_dtypes && python core/formats/vectors/check_ml_dtypes.py
 """
 import ml_dtypes
 import numpy as np

@@ -8,7 +8,7 @@
 #include "numbers.h"  // numbers::bf16_bits(x): right, but slow
 
 /// Returns whether `round` is a correct rounding to bf16, by the rules in
-/// exercises/01_round_to_bf16/task.h: nearest even; subnormal numbers like all others; the sign of
+/// examples/exercises/01_round_to_bf16/task.h: nearest even; subnormal numbers like all others; the sign of
 /// zero; infinity from the middle between 0x7f7f and 0x7f80 on; NaN stays NaN with its sign.
 ///
 /// Choose the inputs and compare. numbers::bf16_bits has the right answers, so the inputs are the

@@ -9,7 +9,7 @@
 /// An implementation of next() of task 6.
 using Scaler = ScalerState (*)(ScalerState now, bool found_inf, const ScalerRules& rules);
 
-/// Returns whether `next` is correct by the rules in exercises/06_loss_scaler/task.h:
+/// Returns whether `next` is correct by the rules in examples/exercises/06_loss_scaler/task.h:
 ///
 ///   found_inf:       scale *= backoff_factor, clean_steps = 0
 ///   otherwise:       clean_steps += 1; once it is growth_interval or more: scale *= growth_factor,

@@ -1,6 +1,6 @@
 """Compares gfloat's rounding with halftone's vectors in six roundings, and its MX blocks; prints where they differ.
 
-    pip install numpy gfloat && python vectors/check_gfloat.py
+    pip install numpy gfloat && python core/formats/vectors/check_gfloat.py
 """
 import numpy as np
 from gfloat import RoundMode, compute_scale_amax, formats, quantize_block, round_ndarray

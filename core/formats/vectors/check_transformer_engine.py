@@ -1,7 +1,7 @@
 """Compares TransformerEngine's references, which run without a GPU, with halftone's vectors: NVFP4 and FP8 per tensor.
 
     pip install numpy torch && pip download --no-deps transformer_engine
-    python vectors/check_transformer_engine.py transformer_engine-*.whl
+    python core/formats/vectors/check_transformer_engine.py transformer_engine-*.whl
 
 The package itself needs CUDA to be imported, so the script takes the sources of its references from the wheel.
 """

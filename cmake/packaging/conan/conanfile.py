@@ -1,4 +1,4 @@
-"""The recipe of a Conan 2 package. `conan create packaging/conan` builds the tree that the recipe is a part of."""
+"""The recipe of a Conan 2 package. `conan create cmake/packaging/conan` builds the tree that the recipe is a part of."""
 
 import os
 
@@ -21,8 +21,8 @@ class Halftone(ConanFile):
     implements = ["auto_shared_fpic"]
 
     def export_sources(self):
-        root = os.path.normpath(os.path.join(self.recipe_folder, "..", ".."))
-        for pattern in ("CMakeLists.txt", "LICENSE", "halftone.h", "docs/Doxyfile.in", "cmake/*", "policies/*", "vectors/*", "examples/*", "bench/*",
+        root = os.path.normpath(os.path.join(self.recipe_folder, "..", "..", ".."))
+        for pattern in ("CMakeLists.txt", "LICENSE", "halftone.h", "docs/Doxyfile.in", "cmake/*", "policies/*", "examples/*", "bench/*",
                         *(f"{folder}/*" for folder in ("core", "autograd", "distributed", "nn", "optim", "data", "amp", "policy",
                                                        "train", "onnx", "backends", "lab"))):
             copy(self, pattern, src=root, dst=self.export_sources_folder)

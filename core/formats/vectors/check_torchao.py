@@ -1,6 +1,6 @@
 """Compares torchao's MX and NVFP4 with halftone's vectors, in whole blocks, and prints where they differ.
 
-    pip install numpy torch torchao && python vectors/check_torchao.py
+    pip install numpy torch torchao && python core/formats/vectors/check_torchao.py
 """
 import numpy as np
 import torch
