@@ -31,7 +31,7 @@
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
-#include <registry.h>
+#include <mpi.h>
 
 namespace halftone::mpi {
 
