@@ -25,7 +25,7 @@ namespace halftone::amp {
 
 struct TrainingCore;
 
-/// One process: gradients add up in grad(). TogetherRoute (training_core.h) is the other.
+/// One process: gradients add up in grad(). TogetherRoute is the other.
 class GradientRoute {
  public:
   explicit GradientRoute(TrainingCore& core) : core_(core) {}

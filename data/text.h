@@ -184,7 +184,7 @@ class BytePairTokenizer final : public Tokenizer {
 };
 
 // The kind of a code point for regular expressions: \p{L}, \p{N} and \s. Used to split text into
-// words (text.h).
+// words.
 
 bool is_letter(char32_t value);
 bool is_number(char32_t value);

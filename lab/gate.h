@@ -52,7 +52,7 @@ Interval two_stage_interval(std::span<const double> differences, int64_t first,
                             double confidence = 0.95);
 
 // Is the difference between two policies within a bound? Pairs of trainings from the same seeds,
-// as many as their spread demands (Stein's two-stage procedure, lab/gate.h).
+// as many as their spread demands (Stein's two-stage procedure).
 
 enum class Verdict : uint8_t { equivalent, better, worse, undecided };
 /// "equivalent", "better", "worse", "undecided"

@@ -47,7 +47,7 @@ struct NamedWorkload {
 };
 
 /// Returns student_teacher, residual_mlp, mlp, lenet, gpt_tiny, gpt_small, waves_100k to waves_3m,
-/// those of workload_data.h, and those of lab/workload_data.h, which learn noise.
+/// and those of workload_data.h, which learn noise.
 std::vector<NamedWorkload> built_in_workloads();
 
 /// Makes one of them, or of `own`, from a seed. Throws UsageError for unknown names and suggests

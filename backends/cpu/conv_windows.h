@@ -1,4 +1,4 @@
-// Convolution as implicit matrix products: windows of the image (conv_windows.h) times the weights.
+// Convolution as implicit matrix products: windows of the image times the weights.
 // Used where oneDNN is not: builds without it, instruction sets for which it has only scalar code,
 // and shapes for which its kernels are slower.
 #pragma once

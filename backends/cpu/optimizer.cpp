@@ -1,8 +1,6 @@
 // Updates parameters in one pass, block by block: a slot's stored values become contiguous floats,
 // the optimizer's float kernel runs, and the results are stored in the slot's weight form
 // (core/update_rules.h). f32 tensors are updated in place.
-#pragma once
-
 #include <algorithm>
 #include <atomic>
 
@@ -60,7 +58,7 @@ bool serves(const UpdateSlot& slot, StateMask needed);
 }  // namespace halftone::cpu
 
 // Optimizer steps over all tensors at once, each in one pass over memory, for all dtypes and weight
-// forms (update_slots.h). f64 and tensors whose layout differs from their parameter's go to the
+// forms (SlotBlock, above). f64 and tensors whose layout differs from their parameter's go to the
 // reference, slot by slot. A skipped update returns before it touches anything, including storage
 // versions.
 

@@ -1,5 +1,5 @@
 // Whole strategies: they train, resume to the bit, and agree with each other where they should.
-// Conversions of their states: strategies_test.cpp. Models and optimizers: training_test.cpp.
+// Their tables of bytes, and conversions of their states. Models and optimizers: training_test.cpp.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

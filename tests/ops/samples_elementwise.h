@@ -109,8 +109,8 @@ inline std::vector<double> kinks(const formula::Round&) {
 inline std::vector<double> kinks(const formula::Elu&) { return {0}; }
 inline std::vector<double> kinks(const formula::Hardswish&) { return {-3, 3}; }
 
-// Samples of the elementwise operations. Each formula has one line of its own in
-// samples_elementwise.h.
+// Samples of the elementwise operations. Each formula has one line of its own
+// above.
 
 template <class F> constexpr Domain domain_of() {
   if constexpr (requires { F::domain; }) return F::domain;

@@ -326,7 +326,7 @@ void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& par
 }
 
 // Shuffles and votes between the lanes of a warp. Before them, the block has checked that every
-// lane of a mask has arrived (execution.cpp).
+// lane of a mask has arrived.
 
 namespace {
 

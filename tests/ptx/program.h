@@ -149,7 +149,7 @@ struct Kernel {
   uint32_t parameter_bytes = 0;
 
   bool decoded = false;
-  bool mutated = false;  // program.h: registers are filled again for each block
+  bool mutated = false;  // registers are filled again for each block
   std::vector<Instruction> code{};
   std::vector<uint64_t> executed{};  // by instruction: how often it ran
   std::deque<std::vector<Operand>> operands{};

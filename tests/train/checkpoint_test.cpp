@@ -304,7 +304,7 @@ TEST_CASE("checkpoint: a name of up to 255 bytes") {
 }  // namespace halftone::test::checkpoint_test
 
 // The two JSON files of a checkpoint alone: an entry that is not a whole number is named, never
-// converted. The rest is in checkpoint_test.cpp.
+// converted. The rest is above.
 
 namespace halftone::test::manifest_test {
 

@@ -1,6 +1,6 @@
 // oneDNN's functions for the CPU backend. Each function returns whether it did the work: false
 // means a dtype, shape or instruction set that it does not support, and the caller uses another
-// path. Without oneDNN, absent.cpp defines them.
+// path. Without oneDNN all of them return false (the second half of onednn.cpp).
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Attention by cuDNN (Dao 2023, "FlashAttention-2", in its fused engines): the computation is
+// Convolutions and attention by cuDNN. Attention (Dao 2023, "FlashAttention-2", in its fused engines) is
 // described as a graph of products and elementwise steps, whose pattern the engines recognize.
 // Forward writes nothing of the size of q k^T to memory. Supports short floats without mask and
 // dropout; the rest goes to the own kernels.
