@@ -27,9 +27,12 @@
 #include <halftone/data/transforms.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/distributed/wire.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/onnx/save_onnx.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -164,10 +165,27 @@ struct WeightFormFacts {
   DType (*companion_dtype)(DType parameter) = nullptr;
   bool has_companion() const { return !companion.empty(); }
 };
-const WeightFormFacts& facts(WeightForm form);
-std::string_view name(WeightForm form);
+
+namespace detail {
+template <class... F> constexpr auto facts_of(TypeList<F...>) {
+  return std::array<WeightFormFacts, sizeof...(F)>{
+      WeightFormFacts{F::name, F::companion, F::lies, F::only_bf16, F::uses_random, F::uses_rounded,
+                      F::companion_dtype}...};
+}
+inline constexpr auto form_facts = facts_of(WeightForms{});
+}  // namespace detail
+
+inline const WeightFormFacts& facts(WeightForm form) {
+  return detail::form_facts[std::size_t(form)];
+}
+inline std::string_view name(WeightForm form) { return facts(form).name; }
+
 /// Returns the form of that name ("kahan"), if it exists.
-std::optional<WeightForm> weight_form_named(std::string_view name);
+inline std::optional<WeightForm> weight_form_named(std::string_view wanted) {
+  for (int form = 0; form < int(WeightForms::size); ++form)
+    if (name(WeightForm(form)) == wanted) return WeightForm(form);
+  return std::nullopt;
+}
 
 // The rules of elementwise optimizers, each stated once for every backend: the loops of the
 // reference, vectorized ones, CUDA kernels (HT_HD). Arithmetic is in C: float, or double for f64

@@ -20,7 +20,7 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

@@ -6,7 +6,10 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/memory.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 
 namespace halftone::test::checkpoint_test {
 namespace {

@@ -17,8 +17,11 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/table.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/rules.h>

@@ -16,7 +16,10 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/policy/policy_file.h>
 
 #include "lab/runs.h"

@@ -19,7 +19,10 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/lab/table.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 
 #include "lab/runs.h"
 #include "support.h"

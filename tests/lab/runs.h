@@ -15,7 +15,10 @@
 #include <halftone/data/data_loader.h>
 #include <halftone/lab/lab.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/rules.h>

@@ -16,8 +16,10 @@
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
 #include <halftone/lab/workload_data.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>

@@ -14,8 +14,10 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
+#include <halftone/nn/conv.h>
 #include <halftone/nn/layers.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 
 #include "../support.h"
 

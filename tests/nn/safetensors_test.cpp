@@ -14,7 +14,10 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/tensor.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 
 #include "../support.h"
 

@@ -16,7 +16,10 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

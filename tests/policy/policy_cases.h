@@ -14,8 +14,11 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

@@ -4,7 +4,10 @@
 
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/training.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

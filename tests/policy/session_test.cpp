@@ -9,8 +9,11 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

@@ -4,8 +4,9 @@
 
 #include <halftone/core/random.h>
 #include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/rnn.h>
 
 #include "fixture.h"
 

@@ -10,8 +10,11 @@
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/strategy.h>
 #include <halftone/amp/training.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/nn/nn.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

@@ -1,7 +1,7 @@
 # Mistakes that the compiler can find fail with a line that says what to write. COMPILER, INCLUDE and WORK come from the command
 # line.
 cmake_minimum_required(VERSION 3.25)
-set(head "#include <halftone/nn/nn.h>\n#include <halftone/optim/optimizers.h>\nnamespace ht = halftone;\n\
+set(head "#include <halftone/nn/conv.h>\n#include <halftone/nn/layers.h>\n#include <halftone/nn/rnn.h>\n#include <halftone/optim/optimizers.h>\nnamespace ht = halftone;\n\
 struct Own : ht::nn::Module { void describe(ht::nn::Fields&) override {} };\nint main() {\n  ht::nn::Linear layer(3, 4, false);\n")
 function(mistake name line wanted)
   file(WRITE ${WORK}/mistake_${name}.cpp "${head}  ${line}\n}\n")
