@@ -1,7 +1,7 @@
 // All operations, for users.
 #pragma once
 
-#include <halftone/autograd/checkpoint.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/ops/images.h>

@@ -40,7 +40,7 @@ struct Machine {
 
 /// Measures the CPU. Takes about a second.
 Machine measure_machine(int threads);
-/// Measures a GPU by products and passes of its backend (device_machine.cpp). Takes some seconds.
+/// Measures a GPU by products and passes of its backend (train_step.cpp). Takes some seconds.
 Machine measure_machine(Device device);
 
 // The least time that a training step could take on a machine: its arithmetic at the machine's

@@ -14,8 +14,8 @@
 
 #include <halftone/amp/training.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/train/task.h>
 
 namespace halftone::lab {

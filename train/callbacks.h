@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <halftone/data/data_loader.h>
-#include <halftone/optim/lr_schedule.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/policy/probe.h>
 
 namespace halftone::train {

@@ -13,8 +13,8 @@
 #include <halftone/core/files.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
+#include <halftone/optim/optimizers.h>
 
 namespace halftone::train {
 

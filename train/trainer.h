@@ -16,7 +16,7 @@
 #include <halftone/core/device.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/distributed/wire.h>
-#include <halftone/optim/lr_schedule.h>
+#include <halftone/optim/optimizers.h>
 #include <halftone/train/callbacks.h>
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/loggers.h>

@@ -1,5 +1,5 @@
 // halftone-lab table.
-#include <halftone/lab/commands/table.h>
+#include <halftone/lab/table.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 // checkpoint(): the same gradients for less memory, for segments of every kind.
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/checkpoint.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>

@@ -5,7 +5,6 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>

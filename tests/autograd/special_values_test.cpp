@@ -12,7 +12,6 @@
 #include <halftone/core/backend.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/transforms.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <halftone/amp/autocast.h>
-#include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>

@@ -9,7 +9,6 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/formats/number_format.h>
-#include <halftone/lab/commands/table.h>
 #include <halftone/lab/draw.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>

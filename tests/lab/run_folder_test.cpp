@@ -13,7 +13,6 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/lab/commands/table.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/run.h>

@@ -13,7 +13,6 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
-#include <halftone/lab/commands/table.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>

@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/checkpoint.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>

@@ -19,7 +19,6 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>

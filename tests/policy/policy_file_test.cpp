@@ -8,7 +8,6 @@
 #include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/session.h>

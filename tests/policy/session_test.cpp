@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/amp/training.h>
-#include <halftone/autograd/checkpoint.h>
+#include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/nn/conv.h>
@@ -14,7 +14,6 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/policy/policy_file.h>

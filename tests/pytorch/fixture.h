@@ -27,7 +27,6 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/nn/module.h>
-#include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
 
