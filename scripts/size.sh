@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-product=(core autograd distributed nn optim data amp policy train onnx lab backends bench python cmake halftone.h)
+product=(core autograd distributed nn optim data amp policy train onnx lab backends bench python halftone.h)
 # The C++ files of some folders: their number and their lines.
 count() { git ls-files -- "$@" | grep -E '\.(h|cpp|cu)$' | tr '\n' '\0' | xargs -0 cat | wc -l; }
 files() { git ls-files -- "$@" | grep -cE '\.(h|cpp|cu)$'; }
@@ -19,4 +19,3 @@ row "headers that only forward" "$(git ls-files -- "${product[@]}" | grep '\.h$'
   xargs grep -LE '^ *[^#/ ]' | wc -l)"
 row "top-level folders" "$(git ls-files | grep / | cut -d/ -f1 | grep -v '^\.' | sort -u | wc -l)"
 row "files and lines of examples/exercises" "$(git ls-files -- examples/exercises | wc -l), $(git ls-files -z -- examples/exercises | xargs -0 cat | wc -l)"
-row "includes of policy/ in amp/" "$(grep -rlE '#include <halftone/policy/' amp --include='*.h' --include='*.cpp' | wc -l)"
