@@ -1,19 +1,19 @@
 // Where tests find their files, and directories and rights that they need for a while.
 #pragma once
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <omp.h>
 #include <stdlib.h>
-#include <unistd.h>
-
-#include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <halftone/core/error.h>
 
@@ -111,16 +111,19 @@ class WithoutRoot {
   explicit WithoutRoot(const std::filesystem::path& directory) : was_(geteuid()) {
     constexpr uid_t user = 65534;  // an account without rights on Linux
     if (was_ != 0) return;
-    REQUIRE(chown(directory.c_str(), user, gid_t(-1)) == 0);
+    require(chown(directory.c_str(), user, gid_t(-1)));
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
-      REQUIRE(lchown(entry.path().c_str(), user, gid_t(-1)) == 0);
-    REQUIRE(seteuid(user) == 0);
+      require(lchown(entry.path().c_str(), user, gid_t(-1)));
+    require(seteuid(user));
   }
   ~WithoutRoot() { static_cast<void>(seteuid(was_) == 0); }
   WithoutRoot(const WithoutRoot&) = delete;
   WithoutRoot& operator=(const WithoutRoot&) = delete;
 
  private:
+  static void require(int result) {
+    if (result != 0) throw std::system_error(errno, std::generic_category(), "WithoutRoot");
+  }
   uid_t was_;
 };
 

@@ -330,8 +330,6 @@ void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& par
 
 namespace {
 
-constexpr int warp_size = 32;
-
 /// Calls f(first, count) for the lanes of each warp.
 template <class F> void each_warp(const Lanes& lanes, F f) {
   for (int first = 0; first < lanes.count;) {

@@ -156,7 +156,7 @@ void fuse(Kernel& kernel) {
 
 namespace {
 
-void nothing(Machine&, const Instruction&, const Lanes&) {}
+void dropped(Machine&, const Instruction&, const Lanes&) {}
 
 void swap_values(Kernel& kernel, Instruction& i) {
   std::vector<Operand> operands(i.operands, i.operands + i.operand_count);
@@ -174,7 +174,7 @@ void swap_values(Kernel& kernel, Instruction& i) {
 void mutate(Kernel& kernel, std::size_t place, std::string_view kind) {
   Instruction& i = kernel.code.at(place);
   kernel.mutated = true;
-  if (kind == "drop") i.run = nothing, i.flow = Flow::next;
+  if (kind == "drop") i.run = dropped, i.flow = Flow::next;
   else if (kind == "swap") swap_values(kernel, i);
   else if (kind == "invert" && i.guarded) i.guard_inverted = !i.guard_inverted;
   else
