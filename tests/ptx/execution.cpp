@@ -624,7 +624,7 @@ void add_memory(Operations& all) {
 
 namespace {
 
-constexpr int side = 16, lane_elements = 8, warp_size = 32;
+constexpr int side = 16, lane_elements = 8;
 enum Variant : uint8_t { rows = 0, columns = 1, is_bf16 = 2 };
 
 /// A tile in memory: all lanes must have the same address and stride.
