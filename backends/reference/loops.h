@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -125,14 +126,22 @@ template <class Body> void parallel_tasks(int64_t count, const Body& body) {
 template <class T> class OfThread {
  public:
   template <class... Args> explicit OfThread(RegionError& error, Args&&... args) {
-    error.keep([&] { object_.emplace(args...); });
+    error.keep([&] { made_ = new (&object_) T(args...); });
   }
-  explicit operator bool() const { return object_.has_value(); }
-  T* operator->() { return &*object_; }
-  T& operator*() { return *object_; }
+  ~OfThread() {
+    if (made_) made_->~T();
+  }
+  OfThread(const OfThread&) = delete;
+  OfThread& operator=(const OfThread&) = delete;
+  explicit operator bool() const { return made_; }
+  T* operator->() { return made_; }
+  T& operator*() { return *made_; }
 
  private:
-  std::optional<T> object_{};
+  union {
+    T object_;
+  };
+  T* made_ = nullptr;
 };
 
 /// Uninitialized scratch memory until the end of a kernel, counted as MemoryUse::workspace.

@@ -469,7 +469,7 @@ TEST_CASE("a region that ends before one inside it is an error at the next use")
     CHECK_FALSE(amp::autocast_enabled());
     CHECK(amp::active_cast_cache() == nullptr);
     CHECK(matmul(x, w).dtype() == f32);
-    if (!used) CHECK_THROWS_WITH_AS(Autocast{bf16}, message, UsageError);
+    if (!used) CHECK_THROWS_WITH_AS(static_cast<void>(Autocast{bf16}), message, UsageError);
     CHECK(autocast(bf16, [&] { return matmul(x, w).dtype(); }) == bf16);
     CHECK(matmul(x, w).dtype() == f32);
   }
@@ -480,7 +480,7 @@ TEST_CASE("a region that ends before one inside it is an error at the next use")
   b.reset();
   c.reset();
   CHECK_THROWS_WITH_AS(matmul(x, w), message, UsageError);
-  CHECK_THROWS_WITH_AS(Autocast{bf16}, message, UsageError);
+  CHECK_THROWS_WITH_AS(static_cast<void>(Autocast{bf16}), message, UsageError);
   a.reset();
   CHECK(matmul(x, w).dtype() == f32);
   CHECK(autocast(bf16, [&] { return matmul(x, w).dtype(); }) == bf16);
