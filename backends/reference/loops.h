@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <new>
-#include <optional>
 #include <type_traits>
 #include <utility>
 

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 
 #include "../cuda_emulation/block_order.h"
-#include "interpreter.h"
+#include "execution.h"
 #include "operations.h"
 #include "program.h"
 

@@ -20,7 +20,7 @@
 #include <halftone/core/files.h>
 
 #include "../cuda_emulation/machine.h"
-#include "interpreter.h"
+#include "execution.h"
 #include "program.h"
 
 namespace halftone::ptx {
