@@ -45,6 +45,9 @@ int core_to_leave() { return -1; }
 void leave_core(int) {}
 Communicator& world() { fail<UsageError>("fuzz", "there is one process here."); }
 Communicator& communicator_for(Communicator& group, Device) { return group; }
+namespace train {
+std::string environment_of(Device) { return "a fuzzer"; }
+}  // namespace train
 
 namespace fuzz {
 
