@@ -26,7 +26,7 @@
 
 namespace one_file {
 
-// === 1. Numbers === in the library: core/dtype.h, core/random.h ===========================
+// === 1. Numbers === in the library: core/dtype.h, core/random.h ==================================
 //
 //   dtype  sign exponent fraction   largest   smallest above 0   spacing above 1
 //   f32      1      8       23      3.4e38        1.4e-45            1.2e-7
@@ -253,7 +253,7 @@ Var cross_entropy(Tape& tape, const Var& logits, const std::vector<int>& labels)
   return loss;
 }
 
-// === 5. Autocast === in the library: amp/autocast.cpp ======================================
+// === 5. Autocast === in the library: amp/autocast.cpp ============================================
 // The model stays in f32, and its matrix products, which take the time, get 16-bit operands. relu
 // computes in the dtype that it gets. The loss gets f32 logits, because exp and log magnify what
 // rounding did. The library has a cast class for each operation; this network needs these three.
@@ -268,7 +268,7 @@ Var Tape::operand(const Var& x) {
   return entry;
 }
 
-// === 6. The loss scaler === in the library: amp/grad_scaler.h, core/loss_scale.h ======
+// === 6. The loss scaler === in the library: amp/grad_scaler.h, core/loss_scale.h =================
 // f16 ends at 6e-8, and many gradients are smaller. So the loss is multiplied by a large scale, and
 // with it every gradient; the update divides again, in f32. If gradients become infinite, the step
 // is skipped and the scale is halved. After many steps without that it is doubled.
@@ -286,8 +286,7 @@ struct LossScaler {
   }
 };
 
-// === 7. Weight forms === in the library: core/update_rules.h
-// ======================================
+// === 7. Weight forms === in the library: core/update_rules.h =====================================
 //
 // A bf16 weight cannot take an update that is smaller than half its spacing, 1/512 to 1/256 of the
 // weight: rounding removes it, in every step. Late in a training most updates are smaller. A weight
@@ -467,7 +466,7 @@ struct Training {
   }
 };
 
-// === 11. The data === in the library: data/sets.h ============================================
+// === 11. The data === in the library: data/sets.h ================================================
 constexpr const char* usage =
     "Run: zcat FASHION_MNIST/*.gz | ./one_file [--short] [--sgd] [NAME...]";
 [[noreturn]] void fail(const std::string& message) {
@@ -512,7 +511,7 @@ Batch batch_of(const Images& from, int size, const std::function<int(int)>& inde
   return {Tensor(f32, size, 784, numbers), labels};
 }
 
-// === 12. The comparison === in the library: examples/compare_strategies.cpp ===================
+// === 12. The comparison === in the library: examples/compare_strategies.cpp ======================
 /// Weights are uniform on +-1/sqrt(inputs), biases 0.
 std::vector<Tensor> initial_weights(const std::vector<int>& sizes) {
   std::vector<Tensor> result;
