@@ -2,7 +2,6 @@
 // step.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,8 +58,8 @@ inline UpdateWatcher* watcher_of_updates() {
 template <class T, class Use> void for_each_device(std::span<T> gradients, const Use& use) {
   for (auto begin = gradients.begin(); begin != gradients.end();) {
     const Device device = begin->device();
-    const auto end =
-        std::find_if(begin, gradients.end(), [&](const Tensor& x) { return x.device() != device; });
+    auto end = begin;
+    while (end != gradients.end() && end->device() == device) ++end;
     use(std::span<T>(begin, end), backend_for(device));
     begin = end;
   }

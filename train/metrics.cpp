@@ -15,6 +15,28 @@
 
 namespace halftone::train {
 
+double number_in(const std::map<std::string, double>& numbers, const std::string& name) {
+  const auto found = numbers.find(name);
+  return found == numbers.end() ? 0 : found->second;
+}
+
+int64_t count_in(const std::map<std::string, double>& numbers, const std::string& name) {
+  const double value = number_in(numbers, name);
+  return std::isnan(value) ? 0 : int64_t(std::clamp(value, 0.0, 0x1p53));
+}
+
+std::vector<double> rates_of(const optim::Optimizer& optimizer) {
+  std::vector<double> rates(std::size_t(optimizer.group_count()));
+  for (std::size_t group = 0; group < rates.size(); ++group)
+    rates[group] = optimizer.lr(int(group));
+  return rates;
+}
+
+void set_rates(optim::Optimizer& optimizer, const std::vector<double>& rates) {
+  for (std::size_t group = 0; group < rates.size(); ++group)
+    optimizer.set_lr(rates[group], int(group));
+}
+
 namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();

@@ -1,7 +1,6 @@
 // Metrics, and sums that do not depend on order.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <deque>
@@ -18,31 +17,17 @@ namespace halftone::train {
 // Reading numbers back from a checkpoint: whatever is in it, they are numbers.
 
 /// The number of that name, or 0.
-inline double number_in(const std::map<std::string, double>& numbers, const std::string& name) {
-  const auto found = numbers.find(name);
-  return found == numbers.end() ? 0 : found->second;
-}
+double number_in(const std::map<std::string, double>& numbers, const std::string& name);
 
 /// A count that was kept as a number, up to 2^53, from where on doubles have gaps; 0 for NaN and
 /// below.
-inline int64_t count_in(const std::map<std::string, double>& numbers, const std::string& name) {
-  const double value = number_in(numbers, name);
-  return std::isnan(value) ? 0 : int64_t(std::clamp(value, 0.0, 0x1p53));
-}
+int64_t count_in(const std::map<std::string, double>& numbers, const std::string& name);
 
 // Reads and sets the learning rates of all parameter groups at once.
 
-inline std::vector<double> rates_of(const optim::Optimizer& optimizer) {
-  std::vector<double> rates(std::size_t(optimizer.group_count()));
-  for (std::size_t group = 0; group < rates.size(); ++group)
-    rates[group] = optimizer.lr(int(group));
-  return rates;
-}
+std::vector<double> rates_of(const optim::Optimizer& optimizer);
 
-inline void set_rates(optim::Optimizer& optimizer, const std::vector<double>& rates) {
-  for (std::size_t group = 0; group < rates.size(); ++group)
-    optimizer.set_lr(rates[group], int(group));
-}
+void set_rates(optim::Optimizer& optimizer, const std::vector<double>& rates);
 
 // A sum that depends on its terms but not on their order, so that metrics have the same bits
 // however batches are shared among processes.

@@ -2,7 +2,11 @@
 #include <halftone/train/task.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <vector>
+
+#include <cxxabi.h>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/slots.h>
@@ -11,6 +15,16 @@
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::train {
+
+std::string class_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  if (status != 0) return type.name();
+  const std::string whole = name.get();
+  const auto colon = whole.rfind(':', whole.find('<'));
+  return colon == std::string::npos ? whole : whole.substr(colon + 1);
+}
 
 namespace {
 /// Returns the divisor of cross-entropy's mean, as an f64 scalar on the targets' device: the number

@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include <cxxabi.h>
-
 #include <halftone/amp/strategy.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops/loss.h>
@@ -28,15 +26,7 @@ namespace halftone::train {
 // The name of an object's class as in its source.
 
 /// Returns the name without namespaces: "BatchNorm1d".
-inline std::string class_name(const std::type_info& type) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
-  if (status != 0) return type.name();
-  const std::string whole = name.get();
-  const auto colon = whole.rfind(':', whole.find('<'));
-  return colon == std::string::npos ? whole : whole.substr(colon + 1);
-}
+std::string class_name(const std::type_info& type);
 
 // The words for a precision: PyTorch Lightning's, and the names of strategies.
 //
