@@ -18,11 +18,11 @@ import time
 
 FAMILIES = {
     "table": ("table_test.cpp", "_indexing_cu_"),
-    "reduction": ("reduction_test.cpp", "_reduction_cu_"),
+    "reduction": ("reductions_test.cpp", "_reduction_cu_"),
     "optimizer": ("optimizer*_test.cpp", "_optimizer_cu_"),
     "quantize": ("quantize_test.cpp", "_quantize_cu_"),
-    "convolution": ("conv_kernels_test.cpp", "_conv_cu_|(add_splits|columns|narrow|narrow_deep|product)_kernel"),
-    "attention": ("attention_kernels_test.cpp", "_attention_cu_"),
+    "convolution": ("conv_test.cpp", "_conv_cu_|(add_splits|columns|narrow|narrow_deep|product)_kernel"),
+    "attention": ("attention_test.cpp", "_attention_cu_"),
 }
 # Swapped values of these are another result.
 ORDERED = re.compile(r"(sub|div|rem|selp|shl|shr|setp\.(lt|le|gt|ge)u?|fma|mad)\.")

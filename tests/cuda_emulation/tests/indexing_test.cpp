@@ -1,5 +1,5 @@
 // Elements gathered by indices along a dimension, their adjoint, the order of rows, and integers.
-#include "against_reference.h"
+#include "../../kernels/against_reference.h"
 
 #include <halftone/core/error.h>
 #include <halftone/core/formulas.h>

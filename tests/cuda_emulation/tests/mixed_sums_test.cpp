@@ -1,6 +1,6 @@
 // Sums and differences of f32 and short floats: one kernel, forward, for residuals and for
 // gradients that are added to f32 gradients.
-#include "against_reference.h"
+#include "../../kernels/against_reference.h"
 
 #include <halftone/halftone.h>
 

@@ -1,5 +1,5 @@
 // Copies, fills and choices in every dtype; moving averages; gradients of sums by their formula.
-#include "against_reference.h"
+#include "../../kernels/against_reference.h"
 
 #include <halftone/core/formulas.h>
 

@@ -1,7 +1,7 @@
 // Stochastic weights: the optimizer's kernels draw the random numbers of the reference.
 #include <halftone/autograd/ops.h>
 
-#include "against_reference.h"
+#include "../../kernels/against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -18,7 +18,7 @@ Drawn drawn(std::size_t count, bool turned) {
     d.parameters.push_back(randn(shape, bf16));
     d.gradients.push_back(turned ? views::transpose(randn({shape[1], shape[0]}), 0, 1)
                                  : randn(shape));
-    // As in optimizer_test.cpp: the first state is far above the square of the third.
+    // As in update_test.cpp: the first state is far above the square of the third.
     for (int s = 0; s < 3; ++s) d.states.push_back(rand(shape) + (s == 0 ? 2.0 : 0.0));
   }
   return d;

@@ -1,6 +1,6 @@
 // Softmax and cross-entropy on rows of every length class: in a warp, in a block, and too long to
 // be held; packs that cross rows.
-#include "against_reference.h"
+#include "../../kernels/against_reference.h"
 
 #include <halftone/core/error.h>
 

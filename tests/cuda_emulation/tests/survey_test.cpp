@@ -1,6 +1,6 @@
 // Surveys on the GPU: the reference's exact counts, its sums up to the order of addition, and rows
 // that accumulate over calls.
-#include "against_reference.h"
+#include "../../kernels/against_reference.h"
 
 #include <limits>
 

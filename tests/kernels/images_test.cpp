@@ -1,10 +1,10 @@
 // Pooling and interpolation of images whose channels fill packs or do not, with windows that
 // overlap, touch or are apart; and the closed form of the outputs that read an input.
-#include "against_reference.h"
-
 #include <limits>
 
 #include <halftone/backends/image_axis.h>
+
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {

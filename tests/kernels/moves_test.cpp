@@ -1,8 +1,8 @@
 // Rows of a table and their gradient, with many positions of one row, pieces that rows cross, and
 // more than one digit to sort by; cells of recurrent networks.
-#include "against_reference.h"
-
 #include <halftone/core/error.h>
+
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {

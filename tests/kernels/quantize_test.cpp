@@ -1,14 +1,14 @@
 // Quantizers on the GPU: the reference's bits for every rounding and scaling, at sizes near those
 // of warps and groups of four, and the effect of a captured step on random numbers.
-#include "../../core/clip_cases.h"
-#include "against_reference.h"
-
 #include <bit>
 #include <limits>
 
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
+
+#include "../core/clip_cases.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {

@@ -2,13 +2,13 @@
 // must agree, and their bits must not depend on the order in which threads and blocks run.
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include <doctest/doctest.h>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
