@@ -136,6 +136,7 @@ TEST_CASE("sums and differences of two dtypes") {
 }
 
 TEST_CASE("a short result is added to an f32 residual by one kernel, to the bit of its cast") {
+  if (!with_gpu()) return;
   manual_seed(12);
   const Device gpu = Device::cuda();
   for (const auto& [of_a, of_b] : pairs) {
@@ -163,7 +164,9 @@ TEST_CASE("a short result is added to an f32 residual by one kernel, to the bit 
 
 TEST_CASE("mixed sums broadcast: the gradient is summed before it is rounded") {
   manual_seed(13);
-  for (const Device device : {Device::cpu(), Device::cuda()}) {
+  for (const KernelTarget& target : kernel_targets()) {
+    const OnTarget scope(target);
+    const Device device = target.device;
     Tensor x = randn({30, 8}).to(device), bias = randn({8}, bf16).to(device), bias2 = bias.clone();
     bias.set_requires_grad(), bias2.set_requires_grad();
     const Tensor y = x + bias, y2 = x + cast(bias2, f32);
@@ -175,6 +178,7 @@ TEST_CASE("mixed sums broadcast: the gradient is summed before it is rounded") {
 }
 
 TEST_CASE("f16 with bf16, and f64 with either, are promoted as usual") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   CHECK((full({3}, 1.5, f16, gpu) + full({3}, 2.0, bf16, gpu)).dtype() == f32);
   CHECK((full({3}, 1.5, f64, gpu) + full({3}, 2.0, bf16, gpu)).dtype() == f64);

@@ -28,15 +28,22 @@ int64_t differences(const Values& got, const Values& wanted) {
 /// these kernels: each product and sum names its rounding (tests/ptx checks that).
 void check_bits(const Tensors& in, const Tensors& out, const KernelCall& call) {
   using emulation::ThreadOrder;
-  const CpuBackendScope reference("reference");
-  const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
-  for (const ThreadOrder order : {ThreadOrder::ascending, ThreadOrder::shuffled}) {
-    emulation::set_thread_order(order);
-    const std::vector<Values> got = values_after(call, in, out, Device::cuda(), 1);
-    emulation::set_thread_order(ThreadOrder::ascending);
-    for (std::size_t k = 0; k < out.size(); ++k) {
-      INFO("result ", k, ", thread order ", int(order));
-      CHECK(differences(got[k], wanted[k]) == 0);
+  std::vector<Values> wanted;
+  {
+    const CpuBackendScope reference("reference");
+    wanted = values_after(call, in, out, Device::cpu(), 0);
+  }
+  for (const KernelTarget& target : kernel_targets()) {
+    const OnTarget scope(target);
+    for (const ThreadOrder order : {ThreadOrder::ascending, ThreadOrder::shuffled}) {
+      if (target.device.kind == DeviceKind::cpu && order != ThreadOrder::ascending) continue;
+      emulation::set_thread_order(order);
+      const std::vector<Values> got = values_after(call, in, out, target.device, 1);
+      emulation::set_thread_order(ThreadOrder::ascending);
+      for (std::size_t k = 0; k < out.size(); ++k) {
+        INFO(target.name, ", result ", k, ", thread order ", int(order));
+        CHECK(differences(got[k], wanted[k]) == 0);
+      }
     }
   }
 }
@@ -337,9 +344,16 @@ TEST_CASE("kernels: surveys count as the reference does") {
             x.data<float>()[2] = -0.0f;
           }
           x = x.to(dtype);
-          const CpuBackendScope reference("reference");
-          check_equal(surveyed(x, quantizer ? &*quantizer : nullptr, Device::cuda()),
-                      surveyed(x, quantizer ? &*quantizer : nullptr, Device::cpu()));
+          const Quantizer* const used = quantizer ? &*quantizer : nullptr;
+          const Survey wanted = [&] {
+            const CpuBackendScope reference("reference");
+            return surveyed(x, used, Device::cpu());
+          }();
+          for (const KernelTarget& target : kernel_targets()) {
+            const OnTarget scope(target);
+            INFO(target.name);
+            check_equal(surveyed(x, used, target.device), wanted);
+          }
         }
 }
 

@@ -184,6 +184,7 @@ TEST_CASE(
 }
 
 TEST_CASE("many tensors take few launches, with the bits that each gets alone") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   Backend& backend = backend_for(gpu);
   constexpr std::size_t count = 300;  // the longer lists hold fewer slots and more gradients
@@ -231,6 +232,7 @@ TEST_CASE("many tensors take few launches, with the bits that each gets alone") 
 }
 
 TEST_CASE("a skipped update changes nothing, another one counts itself") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   for (const double skip : {0.0, 1.0, std::nan("")}) {
     CAPTURE(skip);
@@ -290,6 +292,7 @@ TEST_CASE("lists of gradients that are not dense") {
 }
 
 TEST_CASE("sums of squares are right to 1e-6 at every size that f32 holds") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   manual_seed(6);
   const auto sum_of = [&](const std::vector<Tensor>& tensors) {
@@ -320,6 +323,7 @@ TEST_CASE("sums of squares are right to 1e-6 at every size that f32 holds") {
 }
 
 TEST_CASE("one infinity anywhere is found") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   for (const double bad : {double(NAN), double(INFINITY), double(-INFINITY)})
     for (const int64_t place : {0, 4095, 4096, 9998}) {
@@ -352,6 +356,7 @@ TEST_CASE("random numbers are the CPU's, number for number") {
 }
 
 TEST_CASE("random integers of a range that does not fit a word are refused") {
+  if (!with_gpu()) return;
   Tensor x = zeros({3}, i64, Device::cuda());
   Backend& backend = backend_for(x);
   constexpr int64_t words = int64_t(1) << 32;
@@ -366,6 +371,7 @@ TEST_CASE("random integers of a range that does not fit a word are refused") {
 }
 
 TEST_CASE("the loss scale on the device is that of the pure function") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   for (const HysteresisRule rule :
        {HysteresisRule::apex, HysteresisRule::megatron, HysteresisRule::deepspeed}) {
@@ -412,8 +418,9 @@ Drawn drawn(std::size_t count, bool turned) {
   return d;
 }
 
-Values updated(const Drawn& d, const UpdateRule& rule, Device device,
-               uint64_t seed = 0x123456789abcdef) {
+constexpr uint64_t some_seed = 0x123456789abcdef;
+
+Values updated(const Drawn& d, const UpdateRule& rule, Device device, uint64_t seed) {
   const Tensors parameters = placed(d.parameters, device, 0),
                 gradients = placed(d.gradients, device, 0), states = placed(d.states, device, 0);
   std::vector<UpdateSlot> slots;
@@ -433,7 +440,6 @@ Values updated(const Drawn& d, const UpdateRule& rule, Device device,
 }
 
 TEST_CASE("optimizer kernels: stochastic weights use the reference's random numbers") {
-  const CpuBackendScope reference("reference");
   const UpdateRule moving[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true},
                                rule::Sgd{.momentum = 0.9, .nesterov = true},
                                rule::Rmsprop{.momentum = 0.5, .centered = true},
@@ -443,7 +449,11 @@ TEST_CASE("optimizer kernels: stochastic weights use the reference's random numb
     for (const UpdateRule& rule : moving) {
       manual_seed(12);
       const Drawn d = drawn(std::size_t(count), turned);
-      const Values wanted = updated(d, rule, Device::cpu());
+      const auto of_the_reference = [&](uint64_t seed) {
+        const CpuBackendScope reference("reference");
+        return updated(d, rule, Device::cpu(), seed);
+      };
+      const Values wanted = of_the_reference(some_seed);
       const auto differing = [&](const Values& got) {
         std::size_t count_of = 0;
         for (std::size_t i = 0; i < wanted.size(); ++i) count_of += got[i] != wanted[i];
@@ -452,8 +462,11 @@ TEST_CASE("optimizer kernels: stochastic weights use the reference's random numb
       // nvcc contracts products and sums, so the f32 weights differ in their last bits. That
       // matters only if a random number is very close to the border.
       INFO(count, " tensors, turned: ", turned);
-      CHECK(differing(updated(d, rule, Device::cuda())) * 200 <= wanted.size());
-      CHECK(differing(updated(d, rule, Device::cpu(), 3)) * 10 > wanted.size());
+      for (const KernelTarget& target : kernel_targets()) {
+        const OnTarget scope(target);
+        CHECK(differing(updated(d, rule, target.device, some_seed)) * 200 <= wanted.size());
+      }
+      CHECK(differing(of_the_reference(3)) * 10 > wanted.size());
     }
 }
 
