@@ -1,5 +1,5 @@
-// Attention in blocks: sizes around the blocks' edges against the reference, memory that does not
-// grow with the square of the length, and results that do not depend on the number of threads.
+// Attention in blocks: memory that does not grow with the square of the length, and results that do
+// not depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 
@@ -16,10 +16,6 @@
 
 namespace halftone::test::attention_test {
 namespace {
-
-struct Sizes {
-  int64_t l, s, e, ev;
-};
 
 /// y, dq, dk, dv on one backend.
 std::vector<Tensor> results_of(std::string_view backend, const std::vector<Tensor>& inputs,
@@ -45,40 +41,6 @@ double distance(const Tensor& x, const Tensor& truth) {
     scale = std::max(scale, std::abs(b[i]));
   }
   return largest / scale;
-}
-
-TEST_CASE("attention of sizes around the blocks' edges equals the reference") {
-  for (const DType dtype : {f32, bf16, f16})
-    for (const Sizes& size : {Sizes{1, 1, 8, 8},
-                              {5, 257, 16, 9},
-                              {113, 33, 33, 16},
-                              {241, 300, 64, 32},
-                              {130, 600, 24, 40}})
-      for (const char* kind : {"plain", "causal", "condition", "added", "dropout"}) {
-        CAPTURE(facts(dtype).name);
-        CAPTURE(size.l);
-        CAPTURE(kind);
-        const std::string what = kind;
-        manual_seed(uint64_t(size.l));
-        const auto draw = [&](int64_t rows, int64_t columns) {
-          return cast(randn({2, 2, rows, columns}), dtype);
-        };
-        const std::vector<Tensor> inputs{draw(size.l, size.e), draw(size.s, size.e),
-                                         draw(size.s, size.ev)};
-        const Tensor dy = draw(size.l, size.ev);
-        AttentionOptions options{.dropout = what == "dropout" ? 0.25 : 0,
-                                 .causal = what == "causal"};
-        if (what == "condition") options.mask = greater(rand({2, 1, size.l, size.s}), scalar(0.4));
-        if (what == "added") options.mask = cast(randn({size.l, size.s}), dtype);
-        const auto truth = results_of("reference", inputs, dy, options),
-                   results = results_of("cpu", inputs, dy, options);
-        // Backward computes sum(w g) of a query from its rounded y, and adds up over queries.
-        const double terms = double(std::max(size.l, size.s));
-        for (std::size_t i = 0; i < results.size(); ++i) {
-          CAPTURE(i);
-          CHECK(distance(results[i], truth[i]) <= 8 * epsilon(dtype) * std::sqrt(terms));
-        }
-      }
 }
 
 TEST_CASE("attention does not depend on the number of threads") {
@@ -155,8 +117,7 @@ TEST_CASE("a mask that is trained gets its gradient") {
 }  // namespace
 }  // namespace halftone::test::attention_test
 
-// Batch norm: its kernels on every instruction set against loops in double, and the results of the
-// backend on tensors larger than a block.
+// Batch norm: its kernels on every instruction set against loops in double.
 
 namespace halftone::test::batch_norm_test {
 namespace {
@@ -258,42 +219,6 @@ TEST_CASE("statistics of channels with a large mean keep their variance") {
     CHECK(std::abs(mean.at({c}) - true_mean.at({c})) <= 2 * eps * 1e4);
     CHECK(std::abs(variance.at({c}) - true_variance.at({c})) <= 1e-5);
   }
-}
-
-TEST_CASE("batch norm of tensors beyond a block equals the reference") {
-  for (const DType dtype : {f32, bf16, f16})
-    for (const int64_t channels : {3, 64, 9000}) {
-      CAPTURE(facts(dtype).name);
-      CAPTURE(channels);
-      manual_seed(5);
-      const int64_t side = channels == 9000 ? 2 : 40;
-      const auto images = [&] {
-        return views::channels_last(cast(randn({2, channels, side, side}), dtype));
-      };
-      const Tensor x = images(), dy = images(), residual = images();
-      const Tensor weight = rand({channels}), bias = randn({channels});
-      std::array<std::vector<Tensor>, 2> results;
-      for (const bool reference : {true, false}) {
-        const CpuBackendScope scope(reference ? "reference" : "cpu");
-        std::vector<Tensor> leaves;
-        for (const Tensor& t : {x, weight, bias, residual})
-          leaves.push_back(t.clone().set_requires_grad());
-        const Tensor y = batch_norm_relu(leaves[0], leaves[1], leaves[2], {}, {}, {}, leaves[3]);
-        y.backward(dy);
-        results[reference] = {y.detach()};
-        for (const Tensor& leaf : leaves) results[reference].push_back(leaf.grad());
-      }
-      for (std::size_t i = 0; i < results[0].size(); ++i) {
-        const auto a = results[0][i].to_vector<double>(), b = results[1][i].to_vector<double>();
-        // Sums over 3200 pixels for the parameters, a rounding to the dtype for the rest.
-        const double allowed = i == 2 || i == 3 ? 2e-3 : 16 * epsilon(dtype);
-        double largest = 0;
-        for (std::size_t j = 0; j < a.size(); ++j)
-          largest = std::max(largest, std::abs(a[j] - b[j]) / (1 + std::abs(b[j])));
-        CAPTURE(i);
-        CHECK(largest <= allowed);
-      }
-    }
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ STEP
 
 if (($# > 1)); then # on the emulated GPU
   program build/tests/halftone_tests <<<"exec '$2' \"\$@\" '--test-case=every backend equals*'"
-  program build/tests/cuda/halftone_gpu_tests <<<"exec '$2' \"\$@\" '--source-file=*/softmax_test.cpp'"
+  program build/tests/cuda/halftone_gpu_tests <<<"exec '$2' \"\$@\" '--source-file=*/norms_test.cpp'"
   program build/bench/train_step <<<"exec '$3' \"\$@\""
   run 0 WORKLOADS=mlp_tiny 'TESTS=--subcase=*softmax*' QUICK=1
   says '\| operations on the GPU \| passed'

@@ -1,6 +1,8 @@
-// For the tests of tests/cuda_emulation that compare kernels with the reference, on a GPU: the
+// For the tests of tests/kernels that compare kernels with the reference, on a GPU: the
 // functions of the emulator that they call. A GPU has only its own order of threads.
+#if HALFTONE_HAVE_CUDA
 #include <halftone/backends/cuda/libraries.h>
+#endif
 
 #include "../cuda_emulation/emulator.h"
 
@@ -9,6 +11,10 @@ namespace halftone::emulation {
 void set_thread_order(ThreadOrder /*order*/) {}
 void set_block_order(uint64_t /*seed*/) {}
 bool deferred() { return false; }
+#if HALFTONE_HAVE_CUDA
 int64_t kernel_launches() { return cuda::kernels_started(); }
+#else
+int64_t kernel_launches() { return 0; }
+#endif
 
 }  // namespace halftone::emulation

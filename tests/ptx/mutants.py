@@ -17,24 +17,24 @@ import tempfile
 import time
 
 FAMILIES = {
-    "table": ("table_test.cpp", "_indexing_cu_"),
-    "reduction": ("reduction_test.cpp", "_reduction_cu_"),
-    "optimizer": ("optimizer*_test.cpp", "_optimizer_cu_"),
+    "table": ("moves_test.cpp", "_indexing_cu_"),
+    "reduction": ("reductions_test.cpp", "_reduction_cu_"),
+    "optimizer": ("update_test.cpp", "_optimizer_cu_"),
     "quantize": ("quantize_test.cpp", "_quantize_cu_"),
-    "convolution": ("conv_kernels_test.cpp", "_conv_cu_|(add_splits|columns|narrow|narrow_deep|product)_kernel"),
-    "attention": ("attention_kernels_test.cpp", "_attention_cu_"),
+    "convolution": ("conv_test.cpp", "_conv_cu_|(add_splits|columns|narrow|narrow_deep|product)_kernel"),
+    "attention": ("attention_test.cpp", "_attention_cu_"),
 }
 # Swapped values of these are another result.
 ORDERED = re.compile(r"(sub|div|rem|selp|shl|shr|setp\.(lt|le|gt|ge)u?|fma|mad)\.")
 
 
 # Grids of two blocks: kernels walk in grid strides then. Each tensor has its own allocation, so accesses after its end are found.
-SETTING = {"HALFTONE_CUDA_LIBRARIES": "off", "OMP_NUM_THREADS": "1", "HALFTONE_PTX_BLOCKS": "2", "HALFTONE_CUDA_CACHE": "off"}
+SETTING = {"HALFTONE_CUDA_LIBRARIES": "off", "HALFTONE_TEST_BACKENDS": "cuda", "OMP_NUM_THREADS": "1", "HALFTONE_PTX_BLOCKS": "2", "HALFTONE_CUDA_CACHE": "off"}
 HIGH_WORD = re.compile(r"and\.b64 \S+ \S+ -4294967296")
 
 
 def run(program, filter_, variables, limit):
-    command = [program, "--source-file=*/cuda_emulation/tests/" + filter_, "--abort-after=1"]
+    command = [program, "--source-file=*/tests/kernels/" + filter_, "--abort-after=1"]
     try:
         return subprocess.run(command, env=os.environ | SETTING | variables, timeout=limit,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode

@@ -184,6 +184,7 @@ TEST_CASE(
 }
 
 TEST_CASE("many tensors take few launches, with the bits that each gets alone") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   Backend& backend = backend_for(gpu);
   constexpr std::size_t count = 300;  // the longer lists hold fewer slots and more gradients
@@ -231,6 +232,7 @@ TEST_CASE("many tensors take few launches, with the bits that each gets alone") 
 }
 
 TEST_CASE("a skipped update changes nothing, another one counts itself") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   for (const double skip : {0.0, 1.0, std::nan("")}) {
     CAPTURE(skip);
@@ -290,6 +292,7 @@ TEST_CASE("lists of gradients that are not dense") {
 }
 
 TEST_CASE("sums of squares are right to 1e-6 at every size that f32 holds") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   manual_seed(6);
   const auto sum_of = [&](const std::vector<Tensor>& tensors) {
@@ -320,6 +323,7 @@ TEST_CASE("sums of squares are right to 1e-6 at every size that f32 holds") {
 }
 
 TEST_CASE("one infinity anywhere is found") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   for (const double bad : {double(NAN), double(INFINITY), double(-INFINITY)})
     for (const int64_t place : {0, 4095, 4096, 9998}) {
@@ -352,6 +356,7 @@ TEST_CASE("random numbers are the CPU's, number for number") {
 }
 
 TEST_CASE("random integers of a range that does not fit a word are refused") {
+  if (!with_gpu()) return;
   Tensor x = zeros({3}, i64, Device::cuda());
   Backend& backend = backend_for(x);
   constexpr int64_t words = int64_t(1) << 32;
@@ -366,6 +371,7 @@ TEST_CASE("random integers of a range that does not fit a word are refused") {
 }
 
 TEST_CASE("the loss scale on the device is that of the pure function") {
+  if (!with_gpu()) return;
   const Device gpu = Device::cuda();
   for (const HysteresisRule rule :
        {HysteresisRule::apex, HysteresisRule::megatron, HysteresisRule::deepspeed}) {
@@ -386,6 +392,82 @@ TEST_CASE("the loss scale on the device is that of the pure function") {
     }
     CHECK(scale.storage()->version() == 60);  // owners of a copy must know that it is old
   }
+}
+
+}  // namespace
+
+// Stochastic weights: the optimizer's kernels draw the random numbers of the reference.
+
+namespace {
+
+struct Drawn {
+  Tensors parameters, gradients, states;
+};
+
+/// Parameters of bf16 and gradients of f32, which are transposed if `turned`.
+Drawn drawn(std::size_t count, bool turned) {
+  Drawn d;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Shape shape{31, 37 + int64_t(i % 4)};
+    d.parameters.push_back(randn(shape, bf16));
+    d.gradients.push_back(turned ? views::transpose(randn({shape[1], shape[0]}), 0, 1)
+                                 : randn(shape));
+    // As in update_test.cpp: the first state is far above the square of the third.
+    for (int s = 0; s < 3; ++s) d.states.push_back(rand(shape) + (s == 0 ? 2.0 : 0.0));
+  }
+  return d;
+}
+
+constexpr uint64_t some_seed = 0x123456789abcdef;
+
+Values updated(const Drawn& d, const UpdateRule& rule, Device device, uint64_t seed) {
+  const Tensors parameters = placed(d.parameters, device, 0),
+                gradients = placed(d.gradients, device, 0), states = placed(d.states, device, 0);
+  std::vector<UpdateSlot> slots;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    slots.push_back({.parameter = parameters[i],
+                     .gradient = gradients[i],
+                     .state = {states[3 * i], states[3 * i + 1], states[3 * i + 2]},
+                     .form = WeightForm::stochastic,
+                     .key = {.seed = seed, .offset = (uint64_t(1) << 33) + 1000 * i}});
+  backend_for(device).update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
+  Values all;
+  for (const Tensor& x : parameters) {
+    const Values some = x.to(Device::cpu()).to_vector<double>();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+TEST_CASE("optimizer kernels: stochastic weights use the reference's random numbers") {
+  const UpdateRule moving[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true},
+                               rule::Sgd{.momentum = 0.9, .nesterov = true},
+                               rule::Rmsprop{.momentum = 0.5, .centered = true},
+                               rule::Lion{.weight_decay = 0.1}};
+  // A list of the shorter kind, one of the longer kind, and tensors that are updated one by one.
+  for (const auto& [count, turned] : {std::pair{3, false}, {26, false}, {1, true}})
+    for (const UpdateRule& rule : moving) {
+      manual_seed(12);
+      const Drawn d = drawn(std::size_t(count), turned);
+      const auto of_the_reference = [&](uint64_t seed) {
+        const CpuBackendScope reference("reference");
+        return updated(d, rule, Device::cpu(), seed);
+      };
+      const Values wanted = of_the_reference(some_seed);
+      const auto differing = [&](const Values& got) {
+        std::size_t count_of = 0;
+        for (std::size_t i = 0; i < wanted.size(); ++i) count_of += got[i] != wanted[i];
+        return count_of;
+      };
+      // nvcc contracts products and sums, so the f32 weights differ in their last bits. That
+      // matters only if a random number is very close to the border.
+      INFO(count, " tensors, turned: ", turned);
+      for (const KernelTarget& target : kernel_targets()) {
+        const OnTarget scope(target);
+        CHECK(differing(updated(d, rule, target.device, some_seed)) * 200 <= wanted.size());
+      }
+      CHECK(differing(of_the_reference(3)) * 10 > wanted.size());
+    }
 }
 
 }  // namespace

@@ -1,17 +1,21 @@
-// Calls a kernel on the emulated GPU and on the reference backend with the same numbers. Results
-// must agree, and their bits must not depend on the order in which threads and blocks run.
+// Calls a kernel on every target of the program and on the reference backend, with the same
+// numbers. Results must agree, and their bits must not depend on the order in which threads and
+// blocks run.
 #pragma once
-
-#include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <doctest/doctest.h>
+
 #include <halftone/core/backend.h>
+#include <halftone/core/device.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/core/tensor.h>
 
 #include "emulator.h"
@@ -20,6 +24,52 @@ namespace halftone::test {
 
 using Tensors = std::vector<Tensor>;
 using KernelCall = std::function<void(Backend&, const Tensors& in, Tensors& out)>;
+
+/// Where kernels run that are compared with the reference.
+struct KernelTarget {
+  std::string_view name;
+  Device device;
+  bool portable = false;
+};
+
+/// The CPU, with fast and with portable sums, and the GPU of the program: a real one, the emulated
+/// one, or the interpreter of PTX. HALFTONE_TEST_BACKENDS selects some, as for the operations.
+inline std::vector<KernelTarget> kernel_targets() {
+  std::vector<KernelTarget> all{{"cpu", Device::cpu()}, {"portable", Device::cpu(), true}};
+  for (const BackendStatus& status : backend_statuses())
+    if (status.name == "cuda" && status.backend) all.push_back({"cuda", Device::cuda()});
+  if (const char* const wanted = environment_variable("HALFTONE_TEST_BACKENDS")) {
+    const std::string names = std::string(",") + wanted + ",";
+    std::erase_if(all, [&](const KernelTarget& target) {
+      return names.find("," + std::string(target.name) + ",") == std::string::npos;
+    });
+  }
+  REQUIRE(!all.empty());
+  return all;
+}
+
+/// Makes a target's kernels those of its device, for a scope.
+class OnTarget {
+ public:
+  explicit OnTarget(const KernelTarget& target) : bits_(target.portable) {}
+
+ private:
+  CpuBackendScope cpu_{"cpu"};
+  PortableBitsScope bits_;
+};
+
+/// Returns whether the tests of what only a GPU does run here.
+inline bool with_gpu() {
+  for (const KernelTarget& target : kernel_targets())
+    if (target.device.kind == DeviceKind::cuda) return true;
+  return false;
+}
+
+/// Sizes for every target, and more for the CPU, which is much faster than an emulated GPU.
+template <class T> std::vector<T> sizes(std::vector<T> all, const std::vector<T>& for_cpu) {
+  if (!with_gpu()) all.insert(all.end(), for_cpu.begin(), for_cpu.end());
+  return all;
+}
 
 /// Returns a copy of dense x on a device, in the same order of dimensions, `offset` elements into
 /// its storage: vector loads are then not aligned.
@@ -79,27 +129,36 @@ inline bool same_bits(const Values& a, const Values& b) {
 inline void check_against_reference(const Tensors& in, const Tensors& out, double epsilons,
                                     const KernelCall& call) {
   using emulation::ThreadOrder;
-  const CpuBackendScope reference("reference");
-  const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
-  for (const int64_t offset : {0, 1}) {
-    // If work waits in its stream, the test is about that: one run of each is enough.
-    if (emulation::deferred() && offset == 0) continue;
-    std::vector<Values> first;
-    for (const ThreadOrder order :
-         {ThreadOrder::ascending, ThreadOrder::descending, ThreadOrder::shuffled}) {
-      if (emulation::deferred() && order != ThreadOrder::shuffled) continue;
-      INFO("offset ", offset, ", thread order ", int(order));
-      emulation::set_thread_order(order);
-      emulation::set_block_order(uint64_t(order) * 7919);
-      const std::vector<Values> got = values_after(call, in, out, Device::cuda(), offset);
-      emulation::set_thread_order(ThreadOrder::ascending);
-      emulation::set_block_order(0);
-      if (first.empty()) first = got;
-      for (std::size_t k = 0; k < out.size(); ++k) {
-        if (!out[k].defined()) continue;
-        INFO("result ", k);
-        CHECK(difference(got[k], wanted[k], out[k].dtype(), epsilons) == "");
-        CHECK(same_bits(got[k], first[k]));
+  std::vector<Values> wanted;
+  {
+    const CpuBackendScope reference("reference");
+    wanted = values_after(call, in, out, Device::cpu(), 0);
+  }
+  for (const KernelTarget& target : kernel_targets()) {
+    const OnTarget scope(target);
+    const bool on_gpu = target.device.kind == DeviceKind::cuda;
+    for (const int64_t offset : {0, 1}) {
+      // If work waits in its stream, the test is about that: one run of each is enough.
+      if (emulation::deferred() && offset == 0) continue;
+      std::vector<Values> first;
+      for (const ThreadOrder order :
+           {ThreadOrder::ascending, ThreadOrder::descending, ThreadOrder::shuffled}) {
+        if (on_gpu ? emulation::deferred() && order != ThreadOrder::shuffled
+                   : order != ThreadOrder::ascending)
+          continue;
+        INFO(target.name, ", offset ", offset, ", thread order ", int(order));
+        emulation::set_thread_order(order);
+        emulation::set_block_order(uint64_t(order) * 7919);
+        const std::vector<Values> got = values_after(call, in, out, target.device, offset);
+        emulation::set_thread_order(ThreadOrder::ascending);
+        emulation::set_block_order(0);
+        if (first.empty()) first = got;
+        for (std::size_t k = 0; k < out.size(); ++k) {
+          if (!out[k].defined()) continue;
+          INFO("result ", k);
+          CHECK(difference(got[k], wanted[k], out[k].dtype(), epsilons) == "");
+          CHECK(same_bits(got[k], first[k]));
+        }
       }
     }
   }

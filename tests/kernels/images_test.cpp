@@ -1,10 +1,11 @@
 // Pooling and interpolation of images whose channels fill packs or do not, with windows that
 // overlap, touch or are apart; and the closed form of the outputs that read an input.
-#include "against_reference.h"
-
+#include <cmath>
 #include <limits>
 
 #include <halftone/backends/image_axis.h>
+
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -42,12 +43,28 @@ void check_max_pool(const Tensor& x, const PoolGeometry& g, DType places) {
                           });
 }
 
+/// Few different values, so that windows have equal maxima; both zeros among them. Every third of
+/// them becomes `special`, if it is not 0.
+Tensor with_ties(const Shape& s, DType dtype, double special) {
+  Tensor x = randint(-8, 8, {s[0], s[2], s[3], s[1]}).to(f32);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    float& value = x.data<float>()[i];
+    value = value == 0 && i % 2 ? -0.0f : value / 4;
+    if (special != 0 && i % 3 == 1) value = float(special);
+  }
+  return x.to(dtype).view_as(s, channels_last_strides(s), 0);
+}
+
 TEST_CASE("kernels: max pooling and its gradient") {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const DType dtype : floating_dtypes)
-    for (const int64_t channels : {1, 8, 37})
-      for (const PoolGeometry& g : geometries)
+    for (const int64_t channels : sizes<int64_t>({1, 8, 37}, {3, 16, 32, 64, 130}))
+      for (const PoolGeometry& g : geometries) {
         for (const DType places : {u8, i32})
           check_max_pool(images({2, channels, 9, 8}, dtype), g, places);
+        for (const double special : sizes<double>({0}, {std::nan(""), -infinity}))
+          check_max_pool(with_ties({2, channels, 9, 8}, dtype, special), g, u8);
+      }
   Tensor x = images({1, 4, 5, 5}, f32);
   for (int64_t i = 0; i < x.numel(); i += 7)
     x.data<float>()[i] =
@@ -57,7 +74,7 @@ TEST_CASE("kernels: max pooling and its gradient") {
 
 TEST_CASE("kernels: average pooling, sliding and adaptive, and their gradients") {
   for (const DType dtype : floating_dtypes)
-    for (const int64_t channels : {1, 8, 37}) {
+    for (const int64_t channels : sizes<int64_t>({1, 8, 37}, {3, 16, 32, 64, 130})) {
       const Tensor x = images({2, channels, 9, 8}, dtype);
       INFO(described(x));
       for (const PoolGeometry& g : geometries) {
