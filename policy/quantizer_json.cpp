@@ -156,8 +156,8 @@ Scaling QuantizerReader::block_scaling(const JsonValue& value, float max) const 
     const std::size_t level = outer->word(outers);
     scaling.tensor_level = level == 1, scaling.row_level = level == 2;
   }
-  if (const auto max = value.find("scale_max")) {
-    scaling.scale_max = float(max->number());
+  if (const auto largest = value.find("scale_max")) {
+    scaling.scale_max = float(largest->number());
     if (scaling.scale_max == scaling.scale_format.max) scaling.scale_max = 0;
     require_default(value, "scale_max",
                     scaling.tensor_level || scaling.row_level || scaling.scale_max == 0,
