@@ -42,14 +42,13 @@ class UpdateWatcher {
 };
 
 using UpdateWatchSlot = Slot<UpdateWatcher*>;
+/// Makes a watcher watch the optimizers of this thread until the scope ends.
 using UpdateWatch = UpdateWatchSlot::Scope;
 
 inline UpdateWatcher* watcher_of_updates() {
   UpdateWatcher* const watcher = UpdateWatchSlot::current();
   return watcher && watcher->wants() ? watcher : nullptr;
 }
-
-/// Makes `watcher` watch the optimizers of this thread until the scope ends.
 
 // Lists of gradients, possibly on several devices: shared by scalers, clipping and norms.
 
