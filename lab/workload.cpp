@@ -139,39 +139,44 @@ struct FlatMlp final : nn::Layer {
 
 constexpr int64_t context = 64;
 
+optim::LrSchedule warm_up_and_cosine(int64_t steps) {
+  const int64_t rising = steps / 20 + 1;
+  return optim::LrSchedule::warm_up(
+      rising, optim::LrSchedule::cosine(std::max<int64_t>(steps - rising, 1), 0.05));
+}
+
+/// Returns a model of the next character, with batches of a text that every installation has.
+template <class Model>
+Workload text_workload(std::unique_ptr<Model> model, uint64_t seed, int64_t batch) {
+  return {.task = train::language_modeling(*model),
+          .model = std::move(model),
+          .train =
+              [seed, batch] {
+                return DataLoader(
+                    data::TextDataset(license_text().train, {.context = context, .stride = 7}),
+                    {.batch_size = batch, .shuffle = true, .drop_last = true, .seed = seed});
+              },
+          .validation =
+              [seed] {
+                return DataLoader(
+                    data::TextDataset(license_text().validation, {.context = context}),
+                    {.batch_size = 32, .seed = seed});
+              },
+          .example = data::Batch{randint(0, characters, {batch, context}),
+                                 randint(0, characters, {batch, context})}};
+}
+
 Workload gpt_of(uint64_t seed, int64_t layers, int64_t width) {
   auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
       .vocabulary = characters, .context = context, .layers = layers, .heads = 4, .width = width});
-  const auto rates = [](int64_t steps) {
-    const int64_t warm_up = steps / 20 + 1;
-    return optim::LrSchedule::warm_up(
-        warm_up, optim::LrSchedule::cosine(std::max<int64_t>(steps - warm_up, 1), 0.05));
+  Workload made = text_workload(std::move(model), seed, 16);
+  made.optimizer = [](std::vector<Tensor> parameters, double lr) {
+    return std::make_unique<optim::AdamW>(
+        std::move(parameters),
+        optim::AdamWOptions{.lr = lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
   };
-  return {
-      .task = train::language_modeling(*model),
-      .model = std::move(model),
-      .train =
-          [seed] {
-            return DataLoader(
-                data::TextDataset(license_text().train, {.context = context, .stride = 7}),
-                {.batch_size = 16, .shuffle = true, .drop_last = true, .seed = seed});
-          },
-      .validation =
-          [seed] {
-            return DataLoader(data::TextDataset(license_text().validation, {.context = context}),
-                              {.batch_size = 32, .seed = seed});
-          },
-      .example =
-          data::Batch{randint(0, characters, {16, context}), randint(0, characters, {16, context})},
-      .lr = 3e-3,
-      .optimizer =
-          [](std::vector<Tensor> parameters, double lr) {
-            return std::make_unique<optim::AdamW>(
-                std::move(parameters),
-                optim::AdamWOptions{.lr = lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
-          },
-      .schedule = rates,
-      .clip_norm = 1};
+  made.lr = 3e-3, made.schedule = warm_up_and_cosine, made.clip_norm = 1;
+  return made;
 }
 
 Workload synthetic(const std::string& name, uint64_t seed) {
@@ -584,12 +589,6 @@ LicenseText license_text() {
 
 namespace {
 
-optim::LrSchedule warm_up_and_cosine(int64_t steps) {
-  const int64_t rising = steps / 20 + 1;
-  return optim::LrSchedule::warm_up(
-      rising, optim::LrSchedule::cosine(std::max<int64_t>(steps - rising, 1), 0.05));
-}
-
 /// The first `count` images, normalized, [count, 1, 28, 28], and their labels.
 data::Batch first_images(data::Split split, int64_t count) {
   std::vector<int64_t> indices;
@@ -648,27 +647,9 @@ struct TextLstm final : nn::Layer {
 };
 
 Workload lstm_text(uint64_t seed) {
-  constexpr int64_t context = 64;
-  auto model = std::make_unique<TextLstm>();
-  return {
-      .task = train::language_modeling(*model),
-      .model = std::move(model),
-      .train =
-          [seed] {
-            return DataLoader(
-                data::TextDataset(license_text().train, {.context = context, .stride = 7}),
-                {.batch_size = 32, .shuffle = true, .drop_last = true, .seed = seed});
-          },
-      .validation =
-          [seed] {
-            return DataLoader(data::TextDataset(license_text().validation, {.context = context}),
-                              {.batch_size = 32, .seed = seed});
-          },
-      .example =
-          data::Batch{randint(0, characters, {32, context}), randint(0, characters, {32, context})},
-      .lr = 1e-2,
-      .schedule = warm_up_and_cosine,
-      .clip_norm = 1};
+  Workload made = text_workload(std::make_unique<TextLstm>(), seed, 32);
+  made.lr = 1e-2, made.schedule = warm_up_and_cosine, made.clip_norm = 1;
+  return made;
 }
 
 /// Images x0 mixed with noise e at levels t uniform on [0, 1]: inputs are cos(t pi/2) x0 + sin(t
