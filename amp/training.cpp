@@ -733,7 +733,7 @@ NamedTensors converted(const TrainingCore& training, const NamedTensors& given, 
   Entries entries(loading, "a Training", given);
   const std::string saved_under = entries.text("strategy"), form_name = entries.text("form"),
                     from = shortened(saved_under, 80);
-  const std::optional<WeightForm> saved_form = weight_form_named(form_name);
+  const std::optional<WeightForm> saved_form = named<WeightForm>(form_name);
   if (!saved_form)
     fail<FormatError>(loading, "\"form\" is ", in_quotes(form_name),
                       ", which is not a form of weights. The state is damaged, or newer than this "

@@ -28,6 +28,7 @@ struct LossScaleOptions {
   int hysteresis = 1;  // overflows in a row until the scale backs off
   HysteresisRule rule = HysteresisRule::apex;
   bool dynamic = true;  // false: the scale stays; overflows still skip the step
+  bool operator==(const LossScaleOptions&) const = default;
 
   /// Throws UsageError, in the name of `where`, for scales that are not positive and finite, and
   /// for factors and intervals out of range.

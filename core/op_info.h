@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <halftone/core/language.h>
+#include <halftone/core/words.h>
 
 namespace halftone::cast_reason {
 
@@ -70,16 +71,9 @@ enum class CastClass : uint8_t {
   as_is,           // runs in the dtype of its input: relu, reshape
   banned,          // refused under autocast, with a reason
 };
-inline std::string_view name(CastClass cast_class) {
-  switch (cast_class) {
-    case CastClass::low_precision: return "low_precision";
-    case CastClass::full_precision: return "full_precision";
-    case CastClass::widest_input: return "widest_input";
-    case CastClass::as_is: return "as_is";
-    case CastClass::banned: return "banned";
-  }
-  return "";
-}
+template <>
+inline constexpr std::array<std::string_view, 5> words_of<CastClass>{
+    "low_precision", "full_precision", "widest_input", "as_is", "banned"};
 
 /// The dimension of a tensor that a product sums over. Blocks of scales and rotations run along it.
 enum class Sums : uint8_t {

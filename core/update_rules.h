@@ -16,6 +16,7 @@
 #include <halftone/core/language.h>
 #include <halftone/core/math.h>
 #include <halftone/core/random.h>
+#include <halftone/core/words.h>
 
 namespace halftone {
 
@@ -178,14 +179,13 @@ inline constexpr auto form_facts = facts_of(WeightForms{});
 inline const WeightFormFacts& facts(WeightForm form) {
   return detail::form_facts[std::size_t(form)];
 }
-inline std::string_view name(WeightForm form) { return facts(form).name; }
 
-/// Returns the form of that name ("kahan"), if it exists.
-inline std::optional<WeightForm> weight_form_named(std::string_view wanted) {
-  for (int form = 0; form < int(WeightForms::size); ++form)
-    if (name(WeightForm(form)) == wanted) return WeightForm(form);
-  return std::nullopt;
-}
+template <>
+inline constexpr auto words_of<WeightForm> = [] {
+  std::array<std::string_view, WeightForms::size> words{};
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = detail::form_facts[i].name;
+  return words;
+}();
 
 // The rules of elementwise optimizers, each stated once for every backend: the loops of the
 // reference, vectorized ones, CUDA kernels (HT_HD). Arithmetic is in C: float, or double for f64

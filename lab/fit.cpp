@@ -1,4 +1,5 @@
 // Means over the resolved sites that have floating-point operations.
+#include <halftone/core/json_value.h>
 #include <halftone/lab/fit.h>
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 #include <ostream>
 #include <random>
 #include <sstream>
-
-#include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
@@ -443,7 +442,6 @@ std::string text_of(const Fit& fit, const std::vector<LawRow>& rows) {
 }
 
 std::string json_of(const Fit& fit, const std::vector<LawRow>& rows) {
-  using Json = nlohmann::ordered_json;
   const auto law_of = [](const FittedLaw& law) {
     Json constants = Json::object();
     for (std::size_t i = 0; i < law.constants.size(); ++i) {

@@ -23,7 +23,6 @@
 namespace halftone::lab {
 
 namespace {
-using policy::Json;
 
 constexpr std::string_view fields[] = {
     "policy",  "policy_hash", "resolved_hash", "workload",  "seed",    "steps",
@@ -137,7 +136,7 @@ std::string shown(const Json& value) {
   std::string text = value.is_string() ? value.get<std::string>()
                                        : value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return policy::printable(text);
+  return printable(text);
 }
 
 void add_differences(const std::string& name, const Json& there, const Json& here,
@@ -200,7 +199,6 @@ void note_noise(std::ostream& out, const std::string& workload,
 // Run folders may come from anywhere, so every value in them is checked.
 
 namespace {
-using policy::Json, policy::JsonValue;
 
 /// Returns a choice by name; "" for null, which means the workload's own.
 std::string choice_in(const JsonValue& value, std::span<const std::string_view> names) {
@@ -234,7 +232,7 @@ Json checked_summary(std::string_view op, const std::filesystem::path& file) {
   return of_file(op, file, [&] {
     const std::string text = files::read_text(op, file, std::size_t(1) << 20);
     if (!Json::accept(text)) fail<FormatError>("summary", "it is not JSON.");
-    Json summary = policy::parsed_json(std::string(op), text);
+    Json summary = parsed_json(std::string(op), text);
     require_fields(JsonValue(std::string(op), "", summary));
     return summary;
   });
@@ -314,7 +312,7 @@ std::optional<RunResult> finished_run(std::string_view op, const std::filesystem
 }
 
 void require_same_settings(std::string_view op, const std::filesystem::path& file,
-                           const policy::Json& settings) {
+                           const Json& settings) {
   std::string now;
   try {
     now = settings.dump();

@@ -12,7 +12,7 @@
 
 #include <halftone/lab/run.h>
 #include <halftone/lab/workload.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
@@ -37,14 +37,14 @@ std::string hash_of(const optim::NamedTensors& state);
 
 /// Returns optimizer, schedule, clipping, batch and data, as before the first step; `optimizer`
 /// must have its initial options.
-policy::Json identity_of_training(const Workload& workload, const Choices& choices,
+Json identity_of_training(const Workload& workload, const Choices& choices,
                                   const optim::Optimizer& optimizer, const data::DataLoader& train,
                                   const data::DataLoader* validation, int64_t steps);
 /// Returns version, commit, compiler, backend, kernels, threads and processor of this process.
-policy::Json identity_of_place();
+Json identity_of_place();
 
 /// Lists the fields in which two identities differ, each as "threads: 2 there, 1 here".
-std::vector<std::string> differences(const policy::Json& there, const policy::Json& here);
+std::vector<std::string> differences(const Json& there, const Json& here);
 
 // A note if a policy runs on a model that it was not made for.
 
@@ -63,7 +63,7 @@ void note_noise(std::ostream& out, const std::string& workload,
 struct RecordedRun {
   RunOptions options{};  // for the run's policy and seed; writes nothing
   std::string weights_hash{}, from_hash{};
-  policy::Json summary{};
+  Json summary{};
   bool portable_bits = false;  // whether the run had them
 };
 /// Reads a run folder. Throws FormatError "[op] FILE: problem. Remedy." for content that no run
@@ -88,6 +88,6 @@ std::vector<std::string> add_telemetry(std::string_view op, const std::filesyste
 /// Writes the settings that all runs of a folder share to `file`, or compares them with those that
 /// are there. Throws UsageError in the name of `op` for others, and for text that is not UTF-8.
 void require_same_settings(std::string_view op, const std::filesystem::path& file,
-                           const policy::Json& settings);
+                           const Json& settings);
 
 }  // namespace halftone::lab

@@ -31,7 +31,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/resolved.h>
@@ -210,8 +210,8 @@ double tail_mean(const std::vector<double>& values) {
 }
 
 /// Returns the formats of operands: {"weight_bits": 4.25, "weight_exponent": 2, ...}.
-policy::Json json_of(const policy::PolicySession& session) {
-  policy::Json json;
+Json json_of(const policy::PolicySession& session) {
+  Json json;
   const auto formats = operand_formats(session);
   for (std::size_t i = 0; i < operand_roles; ++i) {
     const std::string role(operand_role_names[i]);
@@ -222,15 +222,15 @@ policy::Json json_of(const policy::PolicySession& session) {
 }
 
 /// Returns everything in summary.json: the settings, the environment and the results.
-policy::Json summary_of(const RunOptions& options, const RunResult& result,
-                        const policy::Json& settings, int64_t parameters, int64_t tokens,
+Json summary_of(const RunOptions& options, const RunResult& result,
+                        const Json& settings, int64_t parameters, int64_t tokens,
                         const policy::PolicySession& session) {
-  policy::Json summary{{"format", 1}, {"policy", result.policy}};
+  Json summary{{"format", 1}, {"policy", result.policy}};
   summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
   summary.update(settings);
   summary.update(identity_of_place());
-  const auto number = [](double x) { return std::isnan(x) ? policy::Json() : policy::Json(x); };
-  summary.update(policy::Json{{"loss", result.loss},
+  const auto number = [](double x) { return std::isnan(x) ? Json() : Json(x); };
+  summary.update(Json{{"loss", result.loss},
                               {"late_loss", result.late_loss},
                               {"validation_loss", number(result.validation_loss)},
                               {"validation_accuracy", number(result.validation_accuracy)},
@@ -243,7 +243,7 @@ policy::Json summary_of(const RunOptions& options, const RunResult& result,
                               {"probe", options.probe},
                               {"probe_from", options.probe_from},
                               {"environment", train::environment_of({})}});
-  policy::Json memory;
+  Json memory;
   const MemoryReport report = memory_report();
   for (int use = 0; use < memory_use_count; ++use)
     memory[std::string(name(MemoryUse(use)))] = report.at_peak[std::size_t(use)];
@@ -272,41 +272,41 @@ std::string short_name(const std::string& policy) {
 /// Returns the result of an earlier finished run; nullopt if there is none. Throws UsageError if
 /// its settings differ.
 std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
-                                      const policy::Json& settings, const RunOptions& options) {
+                                      const Json& settings, const RunOptions& options) {
   auto done = finished_run("run", folder, run.policy, run.seed);
   if (!done) return {};
   require_finished_run("run", folder);
-  const policy::Json summary = policy::parsed_json("run", done->summary);
-  policy::Json there;
+  const Json summary = parsed_json("run", done->summary);
+  Json there;
   for (const auto& [name, value] : settings.items())
-    there[name] = summary.value(name, policy::Json());
-  if (summary.value("portable_bits", policy::Json(false)) != policy::Json(portable_bits()))
+    there[name] = summary.value(name, Json());
+  if (summary.value("portable_bits", Json(false)) != Json(portable_bits()))
     fail<UsageError>("run", "the run in ", folder.string(), portable_bits() ? " has no" : " has",
                      " portable bits. Choose another folder, or remove it.");
   std::vector<std::string> others = differences(there, settings);
-  const auto require = [&](const char* name, const policy::Json& there, int64_t here) {
+  const auto require = [&](const char* name, const Json& there, int64_t here) {
     if (options.probe > 0 && there != here)
       others.push_back(std::string(name) + ": " +
-                       there.dump(-1, ' ', false, policy::Json::error_handler_t::replace) +
+                       there.dump(-1, ' ', false, Json::error_handler_t::replace) +
                        " there, " + std::to_string(here) + " here");
   };
-  require("probe", summary.value("probe", policy::Json()), options.probe);
-  require("probe_from", summary.value("probe_from", policy::Json(0)), options.probe_from);
+  require("probe", summary.value("probe", Json()), options.probe);
+  require("probe_from", summary.value("probe_from", Json(0)), options.probe_from);
   if (options.trace > 0 && !std::filesystem::exists(folder / "trace.jsonl"))
     others.push_back("trace: none there, " + std::to_string(options.trace) + " here");
   if (!others.empty())
     fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
-                     policy::printable(others.front()), ". Choose another folder, or remove it.");
+                     printable(others.front()), ". Choose another folder, or remove it.");
   return done;
 }
 
 /// Reads the telemetry of a finished run into its result. Reports what is missing in its folder.
 void read_telemetry(const std::filesystem::path& folder, RunResult& run, std::ostream& progress) {
   for (const std::string& note : add_telemetry("run", folder, run))
-    progress << policy::printable(note) << '\n';
+    progress << printable(note) << '\n';
   std::error_code ignored;
   if (!std::filesystem::exists(folder / "checkpoints", ignored))
-    progress << policy::printable((folder / "checkpoints").string())
+    progress << printable((folder / "checkpoints").string())
              << " is missing: no run can start from this one.\n";
 }
 
@@ -333,7 +333,7 @@ struct Prepared {
   std::unique_ptr<optim::Optimizer> optimizer{};
   std::optional<data::DataLoader> train{}, validation{};
   optim::NamedTensors state{};  // of --from
-  policy::Json settings{};
+  Json settings{};
   std::filesystem::path folder{};  // empty: no files
   std::size_t order = 0;           // of the policy in the command
   RunResult result{};
@@ -350,7 +350,7 @@ Prepared prepared(const RunOptions& options, const std::vector<NamedWorkload>& o
   if (!options.out.empty()) p.folder = options.out / run_name(options.workload, named.name, seed);
   p.train = p.work.train();
   if (p.work.validation) p.validation = p.work.validation();
-  policy::Json from;
+  Json from;
   if (!choices.from.empty()) {
     p.state = trained_state(choices.from);
     from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(p.state)}};
@@ -427,7 +427,7 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
   result.updates = watcher->worst.stored;
   result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(p.work.model->parameters());
-  policy::Json summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
+  Json summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
                                     watcher->tokens, session);
   summary["order"] = p.order;
   result.summary = summary.dump(1) + "\n";
@@ -571,9 +571,9 @@ std::string remarks_on(const std::vector<RunResult>& runs) {
 }
 
 std::string json_of(const std::vector<RunResult>& runs) {
-  policy::Json all = policy::Json::array();
-  for (const RunResult& run : runs) all.push_back(policy::parsed_json("run", run.summary));
-  return policy::Json{{"format", 1}, {"runs", std::move(all)}}.dump(1) + "\n";
+  Json all = Json::array();
+  for (const RunResult& run : runs) all.push_back(parsed_json("run", run.summary));
+  return Json{{"format", 1}, {"runs", std::move(all)}}.dump(1) + "\n";
 }
 
 // Lists and ranges of seeds.

@@ -32,32 +32,6 @@ bool read_bins(const json& bins, int lowest, double* counts, int size) {
   return true;
 }
 
-/// The numbers of a survey and their names in files.
-constexpr std::pair<const char*, double SurveySums::*> sums[] = {
-    {"count", &SurveySums::count},
-    {"zeros", &SurveySums::zeros},
-    {"infinite", &SurveySums::infinite},
-    {"nan", &SurveySums::nan},
-    {"to_zero", &SurveySums::to_zero},
-    {"subnormal", &SurveySums::subnormal},
-    {"saturated", &SurveySums::saturated},
-    {"to_infinity", &SurveySums::to_infinity},
-    {"changed", &SurveySums::changed},
-    {"sum_x2", &SurveySums::sum_x2},
-    {"sum_e2", &SurveySums::sum_e2},
-    {"sum_e", &SurveySums::sum_e},
-    {"sum_abs_x", &SurveySums::sum_abs_x},
-    {"sum_relative", &SurveySums::sum_relative},
-    {"largest", &SurveySums::largest},
-    {"smallest", &SurveySums::smallest},
-    {"dead_x2", &SurveySums::dead_x2},
-    {"saturated_x2", &SurveySums::saturated_x2},
-    {"saturated_xe", &SurveySums::saturated_xe},
-    {"saturated_e2", &SurveySums::saturated_e2},
-    {"grid_x2", &SurveySums::grid_x2},
-    {"grid_xe", &SurveySums::grid_xe},
-    {"grid_e2", &SurveySums::grid_e2}};
-
 std::optional<policy::ProbeRow> survey_row_of(const json& line) {
   const auto step = count_in(line, "step");
   const auto role = policy::role_named(text_in(line, "role"));
@@ -69,8 +43,8 @@ std::optional<policy::ProbeRow> survey_row_of(const json& line) {
   row.scale = number_in(line, "scale").value_or(0);
   row.ideal = number_in(line, "ideal").value_or(0);
   row.loss_scale = number_in(line, "loss_scale").value_or(1);
-  for (const auto& [name, member] : sums)
-    row.survey.sums.*member = number_in(line, name).value_or(0);
+  each_sum([&](const char* name, SumKind, double& x) { x = number_in(line, name).value_or(0); },
+           row.survey.sums);
   const json& flips = object_in(line, "flips");
   row.flips = {.count = number_in(flips, "count").value_or(0),
                .flipped = number_in(flips, "flipped").value_or(0),
@@ -197,8 +171,7 @@ void RunFolder::require_own_policy() {
 std::optional<RunSummary> RunFolder::summary() const {
   if (!has("summary.json")) return {};
   const json file = read_json(op_, path_ / "summary.json");
-  of_file(op_, path_ / "summary.json",
-          [&] { require_fields(policy::JsonValue(op_, "", policy::Json(file))); });
+  of_file(op_, path_ / "summary.json", [&] { require_fields(JsonValue(op_, "", Json(file))); });
   RunSummary result;
   const auto keep = [&](const std::string& name, const json& value) {
     if (value.is_string()) result.texts[name] = value.get<std::string>();
@@ -377,7 +350,6 @@ std::vector<RunFolder> run_folders(std::string_view op,
 // One list of fields, each with the function that checks its value.
 
 namespace {
-using policy::JsonValue;
 
 constexpr int64_t most_counts = int64_t(1) << 53;
 
@@ -504,8 +476,8 @@ constexpr Field later_fields[] = {{"resolved_hash", require_hash},
 }  // namespace
 
 void refuse_file(std::string_view op, const std::filesystem::path& file, std::string_view problem) {
-  fail<FormatError>(std::string(op), policy::printable(file.string()), ": ",
-                    policy::printable(std::string(problem)));
+  fail<FormatError>(std::string(op), printable(file.string()), ": ",
+                    printable(std::string(problem)));
 }
 
 JsonValue wanted(const JsonValue& object, std::string_view key) {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {
@@ -123,12 +123,12 @@ auto of_file(std::string_view op, const std::filesystem::path& file, const Read&
 }
 
 /// Returns an entry of an object. Throws FormatError if it is missing.
-policy::JsonValue wanted(const policy::JsonValue& object, std::string_view key);
+JsonValue wanted(const JsonValue& object, std::string_view key);
 
 /// Checks the content of summary.json: the fields that identify a run and its results must exist,
 /// and every field that docs/telemetry.md describes must have its type and range. Fields that
 /// later versions added may be missing. Throws FormatError of `summary`'s place.
-void require_fields(const policy::JsonValue& summary);
+void require_fields(const JsonValue& summary);
 
 /// Checks that the hash of policy.json in `folder` is `policy_hash`, which summary.json has. Throws
 /// FormatError in the name of `op` if it differs, or if the file is not a policy.

@@ -1,5 +1,6 @@
 // One pass of the workload shows which operations run at which site and in which dtype. Rules are
 // written in the language of policy files, and parsed as such.
+#include <halftone/core/json_value.h>
 #include <halftone/lab/search.h>
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 #include <map>
 #include <ostream>
 #include <set>
-
-#include <nlohmann/json.hpp>
 
 #include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
@@ -22,7 +21,6 @@ namespace halftone::lab {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using policy::ResolvedSite;
 using policy::Role;
 
@@ -46,11 +44,11 @@ class Wish {
  public:
   Wish(std::string to, const policy::PolicyFile& base)
       : to_(std::move(to)), region_(base.base.autocast) {
-    const std::vector<std::string_view> words = policy::compute_names();
+    constexpr auto words = words_of<policy::Compute>;
     // "tf32" means the grid, which every device supports.
     computes_ = to_ != "tf32" && std::ranges::find(words, to_) != words.end();
     if (!computes_ && !quantizer_named(to_)) {
-      std::vector<std::string_view> known = words;
+      std::vector<std::string_view> known(words.begin(), words.end());
       for (const NamedFormat& format : named_formats()) known.push_back(format.name);
       for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
       fail_unknown_name("search", "compute or quantizer", to_, known);

@@ -24,7 +24,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/train/checkpoint.h>
 
@@ -152,7 +152,7 @@ class Sweep {
   /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
-    policy::Json settings{{"workload", run.workload},
+    Json settings{{"workload", run.workload},
                           {"steps", run.steps},
                           {"probe", run.probe},
                           {"portable_bits", portable_bits()},
@@ -236,7 +236,7 @@ class Sweep {
     if (ended.succeeded) {
       record_cell(task);
       progress_ << "loss " << number(result_of(task).loss);
-    } else ++failed_, progress_ << "failed: " << policy::printable(last_line("sweep", task.log));
+    } else ++failed_, progress_ << "failed: " << printable(last_line("sweep", task.log));
     const double each = seconds() / double(finished_);
     if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
     progress_ << std::endl;
@@ -324,7 +324,6 @@ Work add_sweep(CLI::App& app, const Context& context) {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 6> run_options{"lr",       "steps", "optimizer",

@@ -15,7 +15,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/update_rules.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/core/record.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/rules.h>
 
@@ -24,14 +24,20 @@ namespace halftone::policy {
 /// Quantizer::hadamard_signs of every rotation that a file requests.
 inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
 
-/// The words of a block scale's rounding in files: "nearest", "up", "stochastic".
-std::string_view scale_rounding_word(Rounding rounding);
-
 /// Returns whether a format has no sign bit: ueXmY and e8m0. Such formats are for scales.
 bool is_unsigned(const NumberFormat& format);
 
-class QuantizerReader {
+/// The formats and quantizers that a file knows: those of every file, and its own.
+class Grids {
  public:
+  /// Returns one whose writers write all fields of formats, even of those that have a name.
+  static Grids writer_for_hashes() {
+    Grids grids;
+    grids.for_hashes_ = true;
+    return grids;
+  }
+  bool for_hashes() const { return for_hashes_; }
+
   /// Reads "formats": name -> {exponent, fraction, max, infinity, subnormals}.
   void read_formats(const JsonValue& formats);
   /// Reads "quantizers": name -> quantizer, in order: one may be like another one before it.
@@ -43,14 +49,17 @@ class QuantizerReader {
   /// clip, average, scale}.
   Quantizer quantizer_in(const JsonValue& value) const;
 
+  /// Reads the name of a quantizer or a format.
+  Quantizer quantizer_named_at(const JsonValue& value) const;
+  /// Reads {format, rounding, chunk}.
+  Accumulator accumulator_in(const JsonValue& value) const;
+
   /// Refuses a format or quantizer of `defined` that the base also defines, if nothing has read the
   /// new one. kind: "formats" or "quantizers", the entry that defines them.
   void require_used(std::string_view kind, const JsonValue& defined) const;
 
  private:
-  Scaling scaling_in(const JsonValue& value, float max) const;
-  Scaling block_scaling(const JsonValue& value, float max) const;
-  Quantizer quantizer_named_at(const JsonValue& value) const;
+  bool for_hashes_ = false;
   std::map<std::string, NumberFormat> formats_{};
   std::map<std::string, Quantizer> quantizers_{};
   mutable std::set<std::string> redefined_{};  // and not read since: "formats/x", "quantizers/x"
@@ -77,39 +86,7 @@ Json content_of(const Accumulator& accumulator);
 /// quantizers have different lines: "e5m2, scaled per tensor {least 100}".
 std::string told_apart(const Quantizer& quantizer);
 
-// Quantizers that a program adds to those that every policy file knows.
-
-/// Makes a quantizer usable in policy files by its name, in this process. Files that use it can be
-/// written and read again here; in other processes the name is unknown. Tables print the name with
-/// the hash. Throws UsageError for what check_own_quantizer() refuses, and for a name that is a
-/// format, a quantizer, or a word of rules.
-void add_quantizer(OwnQuantizer quantizer);
-
-/// Returns the added quantizer of that name; null if there is none.
-std::shared_ptr<const OwnQuantizer> own_quantizer_named(std::string_view name);
-
-/// Returns the names of all added quantizers, in alphabetical order.
-std::vector<std::string> own_quantizer_names();
-
 // Parts of the reader of policy files: words, checks, rules.
-
-// The words of policy files for the values of enums, in their order.
-
-inline std::vector<std::string_view> cast_class_names() {
-  std::vector<std::string_view> names;
-  for (int i = 0; i <= int(CastClass::banned); ++i) names.push_back(name(CastClass(i)));
-  return names;
-}
-inline std::vector<std::string_view> form_names() {
-  std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < WeightForms::size; ++i) names.push_back(name(WeightForm(i)));
-  return names;
-}
-inline std::vector<std::string_view> rounding_names() {
-  std::vector<std::string_view> names;
-  for (int i = 0; i < rounding_count; ++i) names.push_back(name(Rounding(i)));
-  return names;
-}
 
 // Checks that the entries of a policy file fit together.
 
@@ -123,13 +100,6 @@ void require_sensible(const JsonValue& top, const PolicyFile& file);
 /// Reads a rule. `grids`: the formats and quantizers that the file knows. `autocast`: the dtype of
 /// "compute": "low". Throws FormatError for other entries, and for grids that the dtype of
 /// "compute" does not hold.
-Rule rule_in(const JsonValue& value, const QuantizerReader& grids, std::optional<DType> autocast);
-
-/// Reads a name of 1 to 100 printable letters, which messages repeat.
-std::string label_in(const JsonValue& value);
-/// Reads a dtype, one of `allowed`.
-DType dtype_in(const JsonValue& value, std::span<const std::string_view> allowed);
-/// Throws FormatError for a text that does not name an operation of the library.
-void require_operation(const JsonValue& op);
+Rule rule_in(const JsonValue& value, const Grids& grids, std::optional<DType> autocast);
 
 }  // namespace halftone::policy

@@ -430,38 +430,27 @@ nlohmann::ordered_json object_of(const ProbeRow& row) {
   line["quantizer"] = row.quantizer;
   if (row.scale != 0) line["scale"] = row.scale, line["ideal"] = row.ideal;
   line["loss_scale"] = row.loss_scale;
-  for (const auto& [key, value] : {std::pair("count", s.count),
-                                   {"zeros", s.zeros},
-                                   {"infinite", s.infinite},
-                                   {"nan", s.nan},
-                                   {"to_zero", s.to_zero},
-                                   {"subnormal", s.subnormal},
-                                   {"saturated", s.saturated},
-                                   {"to_infinity", s.to_infinity},
-                                   {"changed", s.changed}})
-    line[key] = int64_t(value);
+  each_sum(
+      [&](const char* key, SumKind kind, double value) {
+        if (kind == SumKind::count) line[key] = int64_t(value);
+      },
+      s);
   nlohmann::ordered_json binades = nlohmann::ordered_json::object();
   for (int i = 0; i < Survey::binades; ++i)
     if (const double count = row.survey.binade[std::size_t(i)]; count > 0)
       binades[std::to_string(i + Survey::lowest_exponent)] = int64_t(count);
   line["binades"] = std::move(binades);
-  for (const auto& [key, value] : {std::pair("sum_x2", s.sum_x2),
-                                   {"sum_e2", s.sum_e2},
-                                   {"sum_e", s.sum_e},
-                                   {"sum_abs_x", s.sum_abs_x},
-                                   {"sum_relative", s.sum_relative},
-                                   {"largest", s.largest},
-                                   {"smallest", s.smallest}})
-    line[key] = value;
+  each_sum(
+      [&](const char* key, SumKind kind, double value) {
+        if (kind != SumKind::count && kind != SumKind::by_error) line[key] = value;
+      },
+      s);
   if (row.quantizer.empty()) return line;
-  for (const auto& [key, value] : {std::pair("dead_x2", s.dead_x2),
-                                   {"saturated_x2", s.saturated_x2},
-                                   {"saturated_xe", s.saturated_xe},
-                                   {"saturated_e2", s.saturated_e2},
-                                   {"grid_x2", s.grid_x2},
-                                   {"grid_xe", s.grid_xe},
-                                   {"grid_e2", s.grid_e2}})
-    if (value != 0) line[key] = value;
+  each_sum(
+      [&](const char* key, SumKind kind, double value) {
+        if (kind == SumKind::by_error && value != 0) line[key] = value;
+      },
+      s);
   const ErrorParts parts = row.survey.error_parts();
   line["error_parts"] = {{"scale", parts.scale},
                          {"dead_zone", parts.dead_zone},

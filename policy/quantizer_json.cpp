@@ -1,8 +1,9 @@
-// Formats, scales and quantizers as files write them.
+// Formats, scales and quantizers as files write them: one description for reader and writer.
 #include <halftone/policy/policy_reader.h>
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -11,85 +12,283 @@
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/quantizer.h>
 
+namespace halftone {
+
+/// Returns the exponent bits of an IEEE-like format with that least exponent; 8 if there are none.
+static int exponent_bits_of(const NumberFormat& format) {
+  int bits = 2;
+  while (bits < 8 && 2 - (1 << (bits - 1)) != format.min_exponent) ++bits;
+  return bits;
+}
+
+/// Returns the format that a file would make from its exponent and fraction.
+static NumberFormat as_read(const NumberFormat& format) {
+  NumberFormat read =
+      NumberFormat::ieee_like(exponent_bits_of(format), format.significand_bits - 1);
+  read.max = format.max, read.infinity = format.infinity, read.subnormals = format.subnormals;
+  return read;
+}
+
+/// An object of a format.
+static void describe(Record& r, NumberFormat& format) {
+  int exponent = exponent_bits_of(format), fraction = format.significand_bits - 1;
+  for (const char* name : {"exponent", "fraction"})
+    r.require(name, "\"exponent\" and \"fraction\" must both be there.");
+  r.integer("exponent", exponent, 2, 8);
+  r.integer("fraction", fraction, 0, 23);
+  if (r.reads()) format = NumberFormat::ieee_like(exponent, fraction);
+  r.number("max", format.max);
+  r.flag("infinity", format.infinity);
+  r.flag("subnormals", format.subnormals);
+}
+
+static void describe(Record& r, Clip& clip) {
+  r.number("rms", clip.rms);
+  r.number("quantile", clip.quantile);
+}
+
+}  // namespace halftone
+
 namespace halftone::policy {
 
 namespace {
 using Words = std::vector<std::string_view>;
 
-/// Refuses entries without effect: every entry of a file must have one.
-void require_default(const JsonValue& value, std::string_view entry, bool is_default,
-                     std::string_view whose) {
-  if (!is_default)
-    value.find(entry)->refuse("this has no effect: it is of ", whose, ". Leave it out.");
+Json fields_of(const NumberFormat& format) {
+  return {{"significand_bits", format.significand_bits},
+          {"min_exponent", format.min_exponent},
+          {"max", format.max},
+          {"subnormals", format.subnormals},
+          {"infinity", format.infinity}};
 }
 
-Scaling tensor_scaling(const JsonValue& value) {
-  Scaling scaling = Scaling::per_tensor();
-  constexpr std::array<std::string_view, 2> froms{"current", "history"}, takes{"max", "latest"};
-  if (const auto from = value.find("from")) scaling.from_history = from->word(froms) == 1;
-  if (const auto history = value.find("history"))
-    scaling.history = int32_t(history->integer(1, 1 << 20));
-  if (const auto take = value.find("take")) scaling.latest = take->word(takes) == 1;
-  if (!scaling.from_history) {
-    const Scaling usual = Scaling::per_tensor();
-    require_default(value, "history", scaling.history == usual.history, "scales from history");
-    require_default(value, "take", !scaling.latest, "scales from history");
+/// A format by its name, or as an object; for hashes with all fields.
+void format_entry(Record& r, std::string_view name, NumberFormat& format, Record::Kept kept,
+                  const Grids& grids) {
+  r.entry(
+      name, format, kept, [&](const JsonValue& v) { return grids.format_in(v); },
+      [&](const NumberFormat& f) { return grids.for_hashes() ? fields_of(f) : json_of(f); });
+}
+
+/// The numbers at which a block's scale can put its largest magnitude.
+struct Choice {
+  std::vector<float> from{};
+  ScaleError by = ScaleError::mse;
+  bool operator==(const Choice&) const = default;
+};
+
+std::vector<float> targets_in(const JsonValue& value) {
+  const std::vector<JsonValue> elements = value.elements();
+  if (elements.empty() || elements.size() > std::size_t(Scaling::most_targets))
+    value.refuse("a block chooses from 1 to ", Scaling::most_targets, " numbers, got ",
+                 elements.size(), '.');
+  std::vector<float> targets;
+  for (const JsonValue& element : elements) {
+    const auto target = float(element.number());
+    if (!(target > 0)) element.refuse("a number of a choice must be positive.");
+    if (std::ranges::find(targets, target) != targets.end())
+      element.refuse("this has no effect: the choice has ", target, " twice. Leave it out.");
+    targets.push_back(target);
   }
-  if (const auto margin = value.find("margin")) scaling.margin = int32_t(margin->integer(0, 100));
-  if (const auto on = value.find("power_of_two")) scaling.power_of_two = on->boolean();
-  if (const auto least = value.find("least")) scaling.least = float(least->number());
-  return scaling;
+  return targets;
 }
 
-constexpr std::array<Rounding, 3> scale_roundings{Rounding::nearest_even, Rounding::up,
-                                                  Rounding::stochastic};
-constexpr std::array<std::string_view, 3> scale_rounding_words{"nearest", "up", "stochastic"};
-
-/// Reads {"from": [numbers], "by": an error}.
-void read_choice(const JsonValue& value, Scaling& scaling) {
-  constexpr std::array<std::string_view, 2> known{"from", "by"};
-  constexpr std::array<std::string_view, 3> errors{"mse", "mae", "max"};
-  value.only("a choice", known);
-  const auto from = value.find("from");
-  if (!from) value.refuse("\"from\", a list of numbers of the grid, is missing.");
-  const std::vector<JsonValue> targets = from->elements();
-  if (targets.empty() || targets.size() > std::size_t(Scaling::most_targets))
-    from->refuse("a block chooses from 1 to ", Scaling::most_targets, " numbers, got ",
-                 targets.size(), '.');
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    scaling.targets[i] = float(targets[i].number());
-    if (!(scaling.targets[i] > 0)) targets[i].refuse("a number of a choice must be positive.");
-    if (std::find(scaling.targets.begin(), scaling.targets.begin() + std::ptrdiff_t(i),
-                  scaling.targets[i]) != scaling.targets.begin() + std::ptrdiff_t(i))
-      targets[i].refuse("this has no effect: the choice has ", scaling.targets[i],
-                        " twice. Leave it out.");
-  }
-  const auto by = value.find("by");
-  if (by) scaling.error = *scale_error_named(errors[by->word(errors)]);
-  if (targets.size() == 1)
-    require_default(value, "by", scaling.error == ScaleError::mse, "choices of several numbers");
-  else if (!by) value.refuse("\"by\": \"mse\", \"mae\" or \"max\" is missing.");
+void describe(Record& r, Choice& choice) {
+  r.require("from", "\"from\", a list of numbers of the grid, is missing.");
+  r.entry("from", choice.from, {}, targets_in);
+  const bool several = choice.from.size() > 1;
+  if (several) r.require("by", "\"by\": \"mse\", \"mae\" or \"max\" is missing.");
+  r.when(several, "choices of several numbers", [&] { r.word("by", choice.by); });
 }
 
-/// Reads "mse": the block tries scales that put its largest magnitude at 0.75 to 2 times the grid's
-/// largest number (powers of two: 1 and 2 times), and takes the one with the least squared error.
-void read_fit(const JsonValue& value, const JsonValue& whole, float max, Scaling& scaling) {
+/// "fit": "mse": the block tries scales that put its largest magnitude at 0.75 to 2 times the
+/// grid's largest number (powers of two: 1 and 2 times), and takes the one with the least squared
+/// error.
+Choice fit_in(const JsonValue& value, const Scaling& scaling, float max) {
   constexpr std::array<std::string_view, 1> errors{"mse"};
   value.word(errors);
-  if (whole.find("choose"))
-    value.refuse("\"choose\" says which scales a block tries. Leave one out.");
-  require_default(whole, "rule", scaling.rule == ScaleRule::floor, "scales without \"fit\"");
   if (!std::isfinite(2 * max))
     value.refuse(
         "a fit tries twice the format's largest number, ", max,
         ", which is above f32's range. Leave it out: a block of such a format needs no scale.");
-  const bool powers = scaling.scale_format == formats::e8m0;
-  const std::vector<float> factors =
-      powers ? std::vector<float>{1, 2}
-             : std::vector<float>{1, 0.75f, 0.875f, 1.125f, 1.25f, 1.5f, 1.75f, 2};
-  for (std::size_t i = 0; i < factors.size(); ++i) scaling.targets[i] = max * factors[i];
-  scaling.error = ScaleError::mse;
+  Choice fit{.from = {1, 0.75f, 0.875f, 1.125f, 1.25f, 1.5f, 1.75f, 2}};
+  if (scaling.scale_format == formats::e8m0) fit.from = {1, 2};
+  for (float& target : fit.from) target *= max;
+  return fit;
 }
+
+void describe_tensor_scale(Record& r, Scaling& s) {
+  r.word("from", s.from_history, {{"current", false}, {"history", true}});
+  r.when(s.from_history, "scales from history", [&] {
+    r.integer("history", s.history, 1, 1 << 20);
+    r.word("take", s.latest, {{"max", false}, {"latest", true}});
+  });
+  r.integer("margin", s.margin, 0, 100);
+  r.flag("power_of_two", s.power_of_two);
+  r.number("least", s.least);
+}
+
+/// The scale above the blocks: "tensor_level" is the older word for "outer": "tensor".
+void describe_outer_scale(Record& r, Scaling& s) {
+  enum class Outer : uint8_t { none, tensor, row };
+  if (const auto outer = r.given("outer"); outer && r.given("tensor_level"))
+    outer->refuse("\"tensor_level\" says the same for a tensor. Leave one out.");
+  r.flag("tensor_level", s.tensor_level, s.per == Scaling::Per::block && !s.row_level);
+  Outer outer = s.row_level ? Outer::row : s.tensor_level ? Outer::tensor : Outer::none;
+  r.word("outer", outer, {{"none", Outer::none}, {"tensor", Outer::tensor}, {"row", Outer::row}},
+         s.row_level);
+  s.tensor_level = outer == Outer::tensor, s.row_level = outer == Outer::row;
+  r.when(outer != Outer::none, "scales under one of the tensor or row", [&] {
+    r.entry("scale_max", s.scale_max, s.scale_max != 0, [&](const JsonValue& v) {
+      const auto largest = float(v.number());
+      return largest == s.scale_format.max ? 0 : largest;
+    });
+  });
+}
+
+/// max: the largest number of the quantizer's grid.
+void describe_block_scale(Record& r, Scaling& s, const Grids& grids, float max) {
+  std::array<int32_t, 2> block{s.rows, s.columns};
+  r.entry("block", block, {}, [](const JsonValue& v) {
+    const std::vector<JsonValue> sizes = v.elements();
+    if (sizes.size() != 2) v.refuse("a block is [rows, columns].");
+    return std::array{int32_t(sizes[0].integer(1, 1 << 20)), int32_t(sizes[1].integer(1, 1 << 20))};
+  });
+  s.rows = block[0], s.columns = block[1];
+  format_entry(r, "format", s.scale_format, {}, grids);
+  const bool fits = r.given("fit").has_value(), of_powers = s.scale_format == formats::e8m0;
+  r.when(of_powers && !fits, of_powers ? "scales without \"fit\"" : "e8m0 scales",
+         [&] { r.word("rule", s.rule, s.per == Scaling::Per::block); });
+  describe_outer_scale(r, s);
+  r.word("rounding", s.scale_rounding,
+         {{"nearest", Rounding::nearest_even},
+          {"up", Rounding::up},
+          {"stochastic", Rounding::stochastic}},
+         s.scale_rounding != Rounding::nearest_even);
+  r.word("correct", s.corrected, {{"none", false}, {"eden", true}}, s.corrected);
+  Choice choice{{s.targets.begin(), s.targets.begin() + s.target_count()}, s.error};
+  if (const auto fit = r.given("fit"); fit && r.given("choose"))
+    fit->refuse("\"choose\" says which scales a block tries. Leave one out.");
+  r.part("choose", "a choice", choice, !choice.from.empty());
+  r.entry(
+      "fit", choice, false, [&](const JsonValue& v) { return fit_in(v, s, max); },
+      [](const Choice&) { return Json(); });
+  std::ranges::copy(choice.from, s.targets.begin());
+  s.error = choice.by;
+}
+
+}  // namespace
+
+static void describe(Record& r, Scaling& s, const Grids& grids, float max) {
+  using Per = Scaling::Per;
+  r.require("per", "\"per\": \"tensor\" or \"block\" is missing.");
+  r.word("per", s.per, {{"tensor", Per::tensor}, {"block", Per::block}});
+  r.of(s.per == Per::tensor, "scales per tensor", [&] { describe_tensor_scale(r, s); });
+  r.of(s.per == Per::block, "scales per block", [&] { describe_block_scale(r, s, grids, max); });
+}
+
+namespace {
+
+void scale_entry(Record& r, Quantizer& q, const Grids& grids) {
+  const float max = q.grid.max;
+  r.entry(
+      "scale", q.scaling, q.own == nullptr,
+      [&](const JsonValue& v) {
+        constexpr std::array<std::string_view, 1> none{"none"};
+        if (v.is_text()) return v.word(none), Scaling{};
+        return Record::read(v, "a scale", Scaling{}, grids, max);
+      },
+      [&](const Scaling& s) {
+        return s.per == Scaling::Per::none ? Json("none") : Record::write(s, grids, max);
+      });
+}
+
+/// A rotation: its size, or {"size": 16, "signs": "fixed" or "step"}.
+struct Turn {
+  int32_t size = 0;
+  bool draws_signs = false;
+  bool operator==(const Turn&) const = default;
+};
+void describe(Record& r, Turn& turn) {
+  r.require("size", "\"size\" is missing.");
+  r.integer("size", turn.size, 2, Rotation::largest);
+  r.word("signs", turn.draws_signs, {{"fixed", false}, {"step", true}});
+}
+
+void rotation_entry(Record& r, Quantizer& q) {
+  Turn turn{q.hadamard, q.draws_signs};
+  r.entry(
+      "hadamard", turn, q.hadamard > 0,
+      [](const JsonValue& v) {
+        if (v.is_object()) return Record::read(v, "a rotation", Turn{});
+        return Turn{.size = int32_t(v.integer(0, Rotation::largest))};
+      },
+      [](const Turn& t) { return t.draws_signs ? Record::write(t) : Json(t.size); });
+  if (!r.given("hadamard")) return;
+  q.hadamard = turn.size, q.draws_signs = turn.draws_signs;
+  q.hadamard_signs = turn.size > 0 && !turn.draws_signs ? rotation_signs : 0;
+}
+
+/// "none" removes the clip of "like".
+Clip clip_in(const JsonValue& value) {
+  constexpr std::array<std::string_view, 1> none{"none"};
+  if (value.is_text()) return value.word(none), Clip{};
+  const Clip clip = Record::read(value, "a clip", Clip{});
+  if (!clip.any()) value.refuse("\"rms\" or \"quantile\" is missing.");
+  checked_at(value, [&] { check_clip("clip", clip); });
+  // No number is above the largest one, and one of 2^40 numbers is at most 2^20 root mean squares.
+  if (clip.quantile == 1.0 || clip.rms > 0x1p20)
+    value.refuse("this has no effect: it clips no number. Leave it out, or choose less, such as ",
+                 clip.rms ? "4." : "0.999.");
+  return clip;
+}
+
+/// The numbers themselves: a format, or a table; "like" starts from another quantizer.
+void describe_grid(Record& r, Quantizer& q, const Grids& grids) {
+  r.entry(
+      "like", q, q.own != nullptr, [&](const JsonValue& v) { return grids.quantizer_named_at(v); },
+      [](const Quantizer& like) { return Json(like.own->name); });
+  const auto format = r.given("format"), table = r.given("table");
+  if (format && table) table->refuse("a quantizer has a format or a table. Leave one out.");
+  if (format || table) q.own = nullptr;
+  if (format) q.table.clear();
+  if (r.reads() && !format && !table && !r.given("like"))
+    r.whole().refuse("\"format\", \"table\" or \"like\" is missing.");
+  format_entry(r, "format", q.grid, !q.own && q.table.empty(), grids);
+  r.entry("table", q.table, !q.own && !q.table.empty(), [](const JsonValue& v) {
+    std::vector<float> numbers;
+    for (const JsonValue& number : v.elements()) numbers.push_back(float(number.number()));
+    const Quantizer of_table = Quantizer::of_table(std::move(numbers));
+    checked_at(v, [&] { check_quantizer("table", of_table); });
+    return of_table.table;
+  });
+  if (table) q.grid = Quantizer::of_table(q.table).grid;
+}
+
+}  // namespace
+
+static void describe(Record& r, Quantizer& q, const Grids& grids) {
+  r.remark("about");
+  describe_grid(r, q, grids);
+  r.word("rounding", q.rounding, q.own == nullptr);
+  const bool draws = q.rounding == Rounding::stochastic;
+  if (!draws && r.reads()) q.random_bits = 32;
+  r.when(draws, "stochastic rounding", [&] { r.integer("random_bits", q.random_bits, 1, 32); });
+  rotation_entry(r, q);
+  r.entry("clip", q.clip, q.clip.any(), clip_in,
+          [](const Clip& clip) { return Record::write(clip); });
+  r.number("average", q.average, q.average > 0);
+  scale_entry(r, q, grids);
+}
+
+static void describe(Record& r, Accumulator& accumulator, const Grids& grids) {
+  r.require("format", "\"format\" is missing.");
+  format_entry(r, "format", accumulator.grid, {}, grids);
+  r.word("rounding", accumulator.rounding);
+  r.integer("chunk", accumulator.chunk, 0, 1 << 30);
+}
+
+namespace {
 
 /// Refuses names of formats and quantizers that are words of rules.
 void require_name(const JsonValue& named) {
@@ -98,105 +297,29 @@ void require_name(const JsonValue& named) {
     named.refuse("\"", named.key(), "\" is a word of rules. Choose another name.");
 }
 
-Quantizer table_in(const JsonValue& value) {
-  std::vector<float> numbers;
-  for (const JsonValue& number : value.elements()) numbers.push_back(float(number.number()));
-  const Quantizer quantizer = Quantizer::of_table(std::move(numbers));
-  checked_at(value, [&] { check_quantizer("table", quantizer); });
-  return quantizer;
+/// Refuses formats without a sign bit: tensors have negative numbers.
+void require_sign(const JsonValue& value, const Quantizer& quantizer) {
+  if (!quantizer.own && quantizer.table.empty() && is_unsigned(quantizer.grid))
+    value.refuse(
+        described(quantizer.grid),
+        " has no sign bit, and tensors have negative numbers. Use it for a scale, or choose "
+        "a format with a sign, such as e4m3.");
 }
 
-/// Reads a size, or {"size": 16, "signs": "fixed" or "step"}.
-void read_rotation(const JsonValue& value, Quantizer& quantizer) {
-  constexpr std::array<std::string_view, 2> known{"size", "signs"}, kinds{"fixed", "step"};
-  quantizer.draws_signs = false;
-  if (value.is_object()) {
-    value.only("a rotation", known);
-    const auto size = value.find("size");
-    if (!size) value.refuse("\"size\" is missing.");
-    quantizer.hadamard = int32_t(size->integer(2, Rotation::largest));
-    if (const auto signs = value.find("signs")) quantizer.draws_signs = signs->word(kinds) == 1;
-  } else {
-    quantizer.hadamard = int32_t(value.integer(0, Rotation::largest));
-  }
-  const bool fixed = quantizer.hadamard > 0 && !quantizer.draws_signs;
-  quantizer.hadamard_signs = fixed ? rotation_signs : 0;
+bool signs_differ(const Quantizer& quantizer) {
+  return quantizer.hadamard > 0 && !quantizer.draws_signs &&
+         quantizer.hadamard_signs != rotation_signs;
 }
+
+const Grids to_files, to_hashes = Grids::writer_for_hashes();
 
 }  // namespace
-
-std::string_view scale_rounding_word(Rounding rounding) {
-  return scale_rounding_words[std::size_t(std::ranges::find(scale_roundings, rounding) -
-                                          scale_roundings.begin())];
-}
 
 bool is_unsigned(const NumberFormat& format) {
   return format == formats::e8m0 || described(format).starts_with("ue");
 }
 
-Scaling QuantizerReader::block_scaling(const JsonValue& value, float max) const {
-  Scaling scaling{.per = Scaling::Per::block};
-  if (const auto block = value.find("block")) {
-    const std::vector<JsonValue> sizes = block->elements();
-    if (sizes.size() != 2) block->refuse("a block is [rows, columns].");
-    scaling.rows = int32_t(sizes[0].integer(1, 1 << 20));
-    scaling.columns = int32_t(sizes[1].integer(1, 1 << 20));
-  }
-  constexpr std::array<std::string_view, 4> rules{"floor", "ceil", "rceil", "even"};
-  if (const auto format = value.find("format")) scaling.scale_format = format_in(*format);
-  if (const auto rule = value.find("rule"))
-    scaling.rule = *scale_rule_named(rules[rule->word(rules)]);
-  if (scaling.scale_format != formats::e8m0)
-    require_default(value, "rule", scaling.rule == ScaleRule::floor, "e8m0 scales");
-  if (const auto on = value.find("tensor_level")) scaling.tensor_level = on->boolean();
-  constexpr std::array<std::string_view, 3> outers{"none", "tensor", "row"};
-  if (const auto outer = value.find("outer")) {
-    if (value.find("tensor_level"))
-      outer->refuse("\"tensor_level\" says the same for a tensor. Leave one out.");
-    const std::size_t level = outer->word(outers);
-    scaling.tensor_level = level == 1, scaling.row_level = level == 2;
-  }
-  if (const auto largest = value.find("scale_max")) {
-    scaling.scale_max = float(largest->number());
-    if (scaling.scale_max == scaling.scale_format.max) scaling.scale_max = 0;
-    require_default(value, "scale_max",
-                    scaling.tensor_level || scaling.row_level || scaling.scale_max == 0,
-                    "scales under one of the tensor or row");
-  }
-  if (const auto choice = value.find("choose")) read_choice(*choice, scaling);
-  if (const auto fit = value.find("fit")) read_fit(*fit, value, max, scaling);
-  if (const auto rounding = value.find("rounding"))
-    scaling.scale_rounding = scale_roundings[rounding->word(scale_rounding_words)];
-  constexpr std::array<std::string_view, 2> corrections{"none", "eden"};
-  if (const auto correct = value.find("correct"))
-    scaling.corrected = correct->word(corrections) == 1;
-  return scaling;
-}
-
-Scaling QuantizerReader::scaling_in(const JsonValue& value, float max) const {
-  if (value.is_text()) {
-    constexpr std::array<std::string_view, 1> none{"none"};
-    value.word(none);
-    return {};
-  }
-  constexpr std::array<std::string_view, 17> known{
-      "per",          "from",     "history", "take", "margin", "power_of_two",
-      "least",        "block",    "format",  "rule", "outer",  "scale_max",
-      "tensor_level", "rounding", "choose",  "fit",  "correct"};
-  value.only("a scale", known);
-  constexpr std::array<std::string_view, 2> pers{"tensor", "block"};
-  const auto per = value.find("per");
-  if (!per) value.refuse("\"per\": \"tensor\" or \"block\" is missing.");
-  const bool of_tensor = per->word(pers) == 0;
-  for (const std::string_view entry : known)
-    if (const bool tensors = entry == "from" || entry == "history" || entry == "take" ||
-                             entry == "margin" || entry == "power_of_two" || entry == "least";
-        entry != "per" && tensors != of_tensor && value.find(entry))
-      value.find(entry)->refuse("this is of scales per ", tensors ? "tensor" : "block", '.');
-  return of_tensor ? tensor_scaling(value) : block_scaling(value, max);
-}
-
-NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
+NumberFormat Grids::format_in(const JsonValue& value) const {
   if (value.is_text()) {
     const std::string name = value.text();
     if (const auto own = formats_.find(name); own != formats_.end()) {
@@ -209,21 +332,12 @@ NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
     for (const auto& [own, format] : formats_) known.push_back(own);
     value.refuse_unknown("number format", name, known);
   }
-  constexpr std::array<std::string_view, 5> known{"exponent", "fraction", "max", "infinity",
-                                                  "subnormals"};
-  value.only("a format", known);
-  const auto exponent = value.find("exponent"), fraction = value.find("fraction");
-  if (!exponent || !fraction) value.refuse("\"exponent\" and \"fraction\" must both be there.");
-  NumberFormat format =
-      NumberFormat::ieee_like(int(exponent->integer(2, 8)), int(fraction->integer(0, 23)));
-  if (const auto max = value.find("max")) format.max = float(max->number());
-  if (const auto on = value.find("infinity")) format.infinity = on->boolean();
-  if (const auto on = value.find("subnormals")) format.subnormals = on->boolean();
+  const NumberFormat format = Record::read(value, "a format", NumberFormat{});
   checked_at(value, [&] { check_format("format", format); });
   return format;
 }
 
-void QuantizerReader::read_formats(const JsonValue& formats) {
+void Grids::read_formats(const JsonValue& formats) {
   for (const JsonValue& format : formats.members()) {
     require_name(format);
     const NumberFormat own = format_in(format);
@@ -232,80 +346,29 @@ void QuantizerReader::read_formats(const JsonValue& formats) {
   }
 }
 
-/// "none" removes the clip of "like".
-static Clip clip_in(const JsonValue& value) {
-  Clip clip;
-  if (value.is_text()) {
-    constexpr std::array<std::string_view, 1> words{"none"};
-    value.word(words);
-    return clip;
-  }
-  constexpr std::array<std::string_view, 2> known{"rms", "quantile"};
-  value.only("a clip", known);
-  if (const auto rms = value.find("rms")) clip.rms = rms->number();
-  if (const auto quantile = value.find("quantile")) clip.quantile = quantile->number();
-  if (!clip.any()) value.refuse("\"rms\" or \"quantile\" is missing.");
-  checked_at(value, [&] { check_clip("clip", clip); });
-  // No number is above the largest one, and one of 2^40 numbers is at most 2^20 root mean squares.
-  if (clip.quantile == 1.0 || clip.rms > 0x1p20)
-    value.refuse("this has no effect: it clips no number. Leave it out, or choose less, such as ",
-                 clip.rms ? "4." : "0.999.");
-  return clip;
-}
-
-/// Refuses formats without a sign bit: tensors have negative numbers.
-static void require_sign(const JsonValue& value, const Quantizer& quantizer) {
-  if (!quantizer.own && quantizer.table.empty() && is_unsigned(quantizer.grid))
-    value.refuse(
-        described(quantizer.grid),
-        " has no sign bit, and tensors have negative numbers. Use it for a scale, or choose "
-        "a format with a sign, such as e4m3.");
-}
-
-Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
-  if (value.is_text()) {
-    const Quantizer quantizer = quantizer_named_at(value);
-    require_sign(value, quantizer);
-    return quantizer;
-  }
-  constexpr std::array<std::string_view, 10> known{"about",    "like",        "format",   "table",
-                                                   "rounding", "random_bits", "hadamard", "clip",
-                                                   "average",  "scale"};
-  value.only("a quantizer", known);
+Quantizer Grids::quantizer_in(const JsonValue& value) const {
   Quantizer quantizer;
-  const auto like = value.find("like");
-  if (like) quantizer = quantizer_named_at(*like);
-  const auto format = value.find("format"), table = value.find("table");
-  if (format && table) table->refuse("a quantizer has a format or a table. Leave one out.");
-  if (format || table) quantizer.own = nullptr;
-  if (format) quantizer.grid = format_in(*format), quantizer.table.clear();
-  else if (table) {
-    Quantizer of_table = table_in(*table);
-    quantizer.grid = of_table.grid, quantizer.table = std::move(of_table.table);
-  } else if (!like) value.refuse("\"format\", \"table\" or \"like\" is missing.");
-  if (const auto rounding = value.find("rounding")) {
-    const Words roundings = rounding_names();
-    quantizer.rounding = *rounding_named(roundings[rounding->word(roundings)]);
+  if (value.is_text()) {
+    quantizer = quantizer_named_at(value);
+  } else {
+    quantizer = Record::read(value, "a quantizer", quantizer, *this);
+    checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
   }
-  if (const auto bits = value.find("random_bits"))
-    quantizer.random_bits = int32_t(bits->integer(1, 32));
-  if (quantizer.rounding != Rounding::stochastic) {
-    const bool inherited = !value.find("random_bits");
-    require_default(value, "random_bits", inherited || quantizer.random_bits == 32,
-                    "stochastic rounding");
-    quantizer.random_bits = 32;
-  }
-  if (const auto hadamard = value.find("hadamard")) read_rotation(*hadamard, quantizer);
-  if (const auto clip = value.find("clip")) quantizer.clip = clip_in(*clip);
-  if (const auto average = value.find("average")) quantizer.average = average->number();
-  if (const auto scale = value.find("scale"))
-    quantizer.scaling = scaling_in(*scale, quantizer.grid.max);
-  checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
-  require_sign(format ? *format : value, quantizer);
+  require_sign(value.is_object() ? value.find("format").value_or(value) : value, quantizer);
   return quantizer;
 }
 
-Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
+Accumulator Grids::accumulator_in(const JsonValue& value) const {
+  const Accumulator accumulator = Record::read(value, "an accumulator", Accumulator{}, *this);
+  if (is_unsigned(accumulator.grid))
+    value.find("format")->refuse(
+        described(accumulator.grid),
+        " has no sign bit, and sums can be negative. Choose a format with a sign.");
+  checked_at(value, [&] { check_accumulator("accumulator", accumulator); });
+  return accumulator;
+}
+
+Quantizer Grids::quantizer_named_at(const JsonValue& value) const {
   const std::string name = value.text();
   if (const auto own = quantizers_.find(name); own != quantizers_.end()) {
     redefined_.erase("quantizers/" + name);
@@ -327,7 +390,7 @@ Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
 }
 
 /// In the file's order: a quantizer may be like another one before it.
-void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
+void Grids::read_quantizers(const JsonValue& quantizers) {
   for (const JsonValue& quantizer : quantizers.members()) {
     require_name(quantizer);
     const Quantizer own = quantizer_in(quantizer);
@@ -336,113 +399,12 @@ void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
   }
 }
 
-void QuantizerReader::require_used(std::string_view kind, const JsonValue& defined) const {
+void Grids::require_used(std::string_view kind, const JsonValue& defined) const {
   for (const JsonValue& each : defined.members())
     if (redefined_.contains(std::string(kind) + '/' + each.key()))
       each.refuse("this has no effect: the rules of the base keep the base's \"", each.key(),
                   "\", and nothing in this file uses the new one. Use it in a rule of this file.");
 }
-
-// Writes quantizers as files can express them, and with all fields for hashes.
-
-namespace {
-
-/// Returns the exponent bits of an IEEE-like format with that least exponent; 8 if there are none.
-int exponent_bits_of(const NumberFormat& format) {
-  int bits = 2;
-  while (bits < 8 && 2 - (1 << (bits - 1)) != format.min_exponent) ++bits;
-  return bits;
-}
-
-/// Returns the format that a file would make from its exponent and fraction.
-NumberFormat as_read(const NumberFormat& format) {
-  NumberFormat read =
-      NumberFormat::ieee_like(exponent_bits_of(format), format.significand_bits - 1);
-  read.max = format.max, read.infinity = format.infinity, read.subnormals = format.subnormals;
-  return read;
-}
-
-Json fields_of(const NumberFormat& format) {
-  return {{"significand_bits", format.significand_bits},
-          {"min_exponent", format.min_exponent},
-          {"max", format.max},
-          {"subnormals", format.subnormals},
-          {"infinity", format.infinity}};
-}
-
-bool signs_differ(const Quantizer& quantizer) {
-  return quantizer.hadamard > 0 && !quantizer.draws_signs &&
-         quantizer.hadamard_signs != rotation_signs;
-}
-
-/// `format_of` writes the format of scales.
-template <class FormatOf> Json json_of(const Scaling& scaling, const FormatOf& format_of) {
-  switch (scaling.per) {
-    case Scaling::Per::none: break;
-    case Scaling::Per::tensor: {
-      Json json{{"per", "tensor"}, {"from", scaling.from_history ? "history" : "current"}};
-      if (scaling.from_history)
-        json["history"] = scaling.history, json["take"] = scaling.latest ? "latest" : "max";
-      json["margin"] = scaling.margin, json["power_of_two"] = scaling.power_of_two;
-      json["least"] = scaling.least;
-      return json;
-    }
-    case Scaling::Per::block: {
-      Json json{{"per", "block"},
-                {"block", Json::array({scaling.rows, scaling.columns})},
-                {"format", format_of(scaling.scale_format)},
-                {"rule", name(scaling.rule)},
-                {"tensor_level", scaling.tensor_level}};
-      if (scaling.row_level) json.erase("tensor_level"), json["outer"] = "row";
-      if (scaling.scale_max != 0) json["scale_max"] = scaling.scale_max;
-      if (scaling.scale_rounding != Rounding::nearest_even)
-        json["rounding"] = scale_rounding_word(scaling.scale_rounding);
-      if (scaling.corrected) json["correct"] = "eden";
-      const auto count = std::size_t(scaling.target_count());
-      if (count > 0)
-        json["choose"]["from"] =
-            std::vector(scaling.targets.begin(), scaling.targets.begin() + std::ptrdiff_t(count));
-      if (count > 1) json["choose"]["by"] = name(scaling.error);
-      return json;
-    }
-  }
-  return "none";
-}
-
-template <class FormatOf> Json json_of(const Quantizer& quantizer, const FormatOf& format_of) {
-  Json json;
-  if (quantizer.own) json["like"] = quantizer.own->name;
-  else if (quantizer.table.empty()) json["format"] = format_of(quantizer.grid);
-  else json["table"] = quantizer.table;
-  if (!quantizer.own) json["rounding"] = name(quantizer.rounding);
-  if (quantizer.rounding == Rounding::stochastic) json["random_bits"] = quantizer.random_bits;
-  if (quantizer.hadamard > 0 && !quantizer.draws_signs) json["hadamard"] = quantizer.hadamard;
-  if (quantizer.hadamard > 0 && quantizer.draws_signs)
-    json["hadamard"] = {{"size", quantizer.hadamard}, {"signs", "step"}};
-  if (quantizer.clip.rms) json["clip"]["rms"] = *quantizer.clip.rms;
-  if (quantizer.clip.quantile) json["clip"]["quantile"] = *quantizer.clip.quantile;
-  if (quantizer.average > 0) json["average"] = quantizer.average;
-  if (!quantizer.own) json["scale"] = json_of(quantizer.scaling, format_of);
-  return json;
-}
-
-/// Returns JSON, or a word if a rule has no grid.
-template <class GridOf> Json json_of(const RoleRule& said, const GridOf& grid_of) {
-  switch (said.kind) {
-    case RoleRule::Kind::none: return "none";
-    case RoleRule::Kind::as_used: return "as_used";
-    case RoleRule::Kind::grid: break;
-  }
-  return grid_of(said.quantizer);
-}
-
-template <class FormatOf> Json json_of(const Accumulator& accumulator, const FormatOf& format_of) {
-  return {{"format", format_of(accumulator.grid)},
-          {"rounding", name(accumulator.rounding)},
-          {"chunk", accumulator.chunk}};
-}
-
-}  // namespace
 
 // --- for files
 
@@ -459,11 +421,7 @@ Json json_of(const NumberFormat& format) {
                      " significand bits, least exponent ", int(format.min_exponent), " and ",
                      int(format.bits), " bits: a file's grids have the bias and the bits of their ",
                      "exponent. Use one of those, or keep the policy in code.");
-  return {{"exponent", exponent_bits_of(format)},
-          {"fraction", format.significand_bits - 1},
-          {"max", format.max},
-          {"infinity", format.infinity},
-          {"subnormals", format.subnormals}};
+  return Record::write(format);
 }
 
 Json json_of(const Quantizer& quantizer) {
@@ -471,32 +429,33 @@ Json json_of(const Quantizer& quantizer) {
     fail<UsageError>("policy.write", "no file can say the signs ", quantizer.hadamard_signs,
                      " of a rotation: a file's rotations have their own. Use ", rotation_signs,
                      ", or keep the policy in code.");
-  return json_of(quantizer, [](const NumberFormat& format) { return json_of(format); });
+  return Record::write(quantizer, to_files);
 }
 
-Json json_of(const RoleRule& said) {
-  return json_of(said, [](const Quantizer& quantizer) { return json_of(quantizer); });
+/// Returns JSON, or a word if a rule has no grid.
+static Json json_of(const RoleRule& said, Json (*grid_of)(const Quantizer&)) {
+  switch (said.kind) {
+    case RoleRule::Kind::none: return "none";
+    case RoleRule::Kind::as_used: return "as_used";
+    case RoleRule::Kind::grid: break;
+  }
+  return grid_of(said.quantizer);
 }
-
-Json json_of(const Accumulator& accumulator) {
-  return json_of(accumulator, [](const NumberFormat& format) { return json_of(format); });
-}
+Json json_of(const RoleRule& said) { return json_of(said, json_of); }
+Json json_of(const Accumulator& accumulator) { return Record::write(accumulator, to_files); }
 
 // --- for hashes
 
 Json content_of(const Quantizer& quantizer) {
-  Json json = json_of(quantizer, fields_of);
+  Json json = Record::write(quantizer, to_hashes);
   if (quantizer.own) json["own_hash"] = quantizer.own->hash;
   if (quantizer.hadamard > 0 && !quantizer.draws_signs)
     json["hadamard_signs"] = quantizer.hadamard_signs;
   return json;
 }
 
-Json content_of(const RoleRule& said) {
-  return json_of(said, [](const Quantizer& quantizer) { return content_of(quantizer); });
-}
-
-Json content_of(const Accumulator& accumulator) { return json_of(accumulator, fields_of); }
+Json content_of(const RoleRule& said) { return json_of(said, content_of); }
+Json content_of(const Accumulator& accumulator) { return Record::write(accumulator, to_hashes); }
 
 // --- for people
 

@@ -371,7 +371,7 @@ std::string resolved_difference_json(const PolicySession& before, const PolicySe
 namespace {
 
 /// Returns a share in percent, "12.3 %".
-std::string share(double part, double whole) {
+std::string percent_of(double part, double whole) {
   char text[32];
   const PlainPrintf plain;
   std::snprintf(text, sizeof text, "%.1f %%", whole > 0 ? 100 * part / whole : 0);
@@ -407,7 +407,7 @@ std::string reach_of(std::size_t number, const PolicySession& session,
   const StepRange steps{rule.match.from_step, rule.match.to_step};
   PlainText text;
   text << title_of(number, rule) << (steps.always() ? "" : ", " + text_of(steps)) << ": " << reached
-       << " sites, " << elements << " parameters, " << share(flops, all_flops)
+       << " sites, " << elements << " parameters, " << percent_of(flops, all_flops)
        << " of the flops of products\n";
   return text.str();
 }

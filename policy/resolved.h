@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/session.h>
 
 namespace halftone::policy {

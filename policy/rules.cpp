@@ -190,14 +190,6 @@ std::string nearest_path(std::string_view pattern, const std::vector<std::string
 
 // Merging: rules in order, field by field.
 
-namespace {
-constexpr std::array<std::string_view, 8> words{"low", "f32",    "tf32",  "bf16",
-                                                "f16", "widest", "as_is", "refuse"};
-}  // namespace
-
-std::string_view name(Compute compute) { return words[std::size_t(compute)]; }
-std::vector<std::string_view> compute_names() { return {words.begin(), words.end()}; }
-
 /// Returns the entry for an operand; if there is none, the entry for all operands.
 const std::optional<RoleRule>& Treatment::said(Role role,
                                                std::optional<std::size_t> operand) const {
@@ -316,23 +308,6 @@ int64_t RuleMatcher::next_change(int64_t step) const {
 
 // Names of roles and sites, and the walk over a model that finds them.
 
-namespace {
-constexpr std::array<std::string_view, rule_role_count> names{"input",
-                                                              "input.backward",
-                                                              "weight",
-                                                              "weight.backward",
-                                                              "bias",
-                                                              "output",
-                                                              "grad_output",
-                                                              "grad_output.weight",
-                                                              "grad_input",
-                                                              "grad_weight",
-                                                              "input.0",
-                                                              "input.1",
-                                                              "input.0.backward",
-                                                              "input.1.backward"};
-}  // namespace
-
 bool is_use(Role role) {
   return role == Role::input_backward || role == Role::weight_backward ||
          role == Role::grad_output_weight || role == Role::input_0_backward ||
@@ -353,14 +328,10 @@ std::optional<Role> of_operand(Role role, std::size_t operand) {
   return {};
 }
 
-std::string_view name(Role role) { return names[std::size_t(role)]; }
-
 std::optional<Role> role_named(std::string_view name) {
-  const auto found = std::ranges::find(names, name) - names.begin();
-  return found < role_count ? std::optional(Role(found)) : std::nullopt;
+  const auto role = named<Role>(name);
+  return role && int(*role) < role_count ? role : std::nullopt;
 }
-
-std::vector<std::string_view> rule_role_names() { return {names.begin(), names.end()}; }
 
 std::string name(const Site& site) {
   std::string text = site.path;

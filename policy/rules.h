@@ -17,10 +17,13 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
+#include <halftone/core/words.h>
 #include <halftone/distributed/wire.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::policy {
+
+using halftone::name, halftone::named;
 
 // Patterns for paths of modules: dotted, as "transformer.h.*.attn.**".
 //   *        one segment, or a part of one (c_*)
@@ -100,12 +103,8 @@ std::optional<std::size_t> operand_of(Role role);
 /// Returns the entry for one operand, or empty if rules have none: input_1 for (input, 1),
 /// input_0_backward for (input_backward, 0).
 std::optional<Role> of_operand(Role role, std::size_t operand);
-/// Returns the spelling in files: "input", "input.1.backward", "grad_output.weight".
-std::string_view name(Role role);
 /// Returns the role of a tensor; empty for other names, such as "input.1".
 std::optional<Role> role_named(std::string_view name);
-/// Returns the spellings of all roles in rules, in the order of Role.
-std::vector<std::string_view> rule_role_names();
 
 struct Site {
   std::string path;       // of the module, "transformer.h.0.attn.c_attn"; "" outside of all
@@ -150,8 +149,6 @@ class ModelNames {
 /// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32 whose products
 /// may round their factors to TF32 (core/device.h).
 enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse };
-std::string_view name(Compute compute);
-std::vector<std::string_view> compute_names();
 
 /// The setting of a rule for one role.
 struct RoleRule {
@@ -254,3 +251,25 @@ class RuleMatcher {
 };
 
 }  // namespace halftone::policy
+
+namespace halftone {
+template <>
+inline constexpr std::array<std::string_view, policy::rule_role_count> words_of<policy::Role>{
+    "input",
+    "input.backward",
+    "weight",
+    "weight.backward",
+    "bias",
+    "output",
+    "grad_output",
+    "grad_output.weight",
+    "grad_input",
+    "grad_weight",
+    "input.0",
+    "input.1",
+    "input.0.backward",
+    "input.1.backward"};
+template <>
+inline constexpr std::array<std::string_view, 8> words_of<policy::Compute>{
+    "low", "f32", "tf32", "bf16", "f16", "widest", "as_is", "refuse"};
+}  // namespace halftone

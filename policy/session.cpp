@@ -19,7 +19,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/memory.h>
 #include <halftone/optim/optimizer.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::policy {

@@ -1,5 +1,6 @@
 // POSIX calls. A file's bytes and its name are separate: fsync on the file makes the bytes durable,
 // fsync on its directory the name (Pillai et al. 2014, "All File Systems Are Not Created Equal").
+#include <halftone/core/json_value.h>
 #include <halftone/train/checkpoint.h>
 
 #include <algorithm>
@@ -19,7 +20,6 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <nlohmann/json.hpp>
 #include <sys/file.h>
 #include <sys/stat.h>
 
@@ -238,7 +238,6 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory, std::string
 // infinities, so these three are strings. The parser limits nesting.
 
 namespace {
-using Json = nlohmann::ordered_json;
 constexpr int64_t format_version = 1;
 constexpr std::string_view format_name = "halftone checkpoint";
 constexpr int depth_limit = 3;

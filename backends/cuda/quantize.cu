@@ -497,7 +497,7 @@ void CudaBackend::clip(const Tensor& x, const Tensor& bound, Tensor& y) {
 namespace cuda {
 namespace {
 
-constexpr int most_sums = 64, sum_fields = sizeof(SurveySums) / sizeof(double);
+constexpr int most_sums = 64;
 static_assert(std::is_standard_layout_v<SurveySums>);
 
 /// The inputs of one kernel; null pointers: not given. whole: x before its clip, or x.
@@ -576,13 +576,16 @@ __global__ void survey_kernel(SurveyArguments of, double* rows) {
   SurveySums sums;
   if (of.quantizer.per == Scaling::Per::block) count_blocks(of, histogram, sums);
   else count_elements(of, histogram, sums);
-  // Field by field: all are sums except the last two, the largest and the smallest other than 0.
-  double* const fields = &sums.count;
-  for (int f = 0; f < sum_fields - 2; ++f) fields[f] = block_sum(fields[f]);
-  sums.largest = block_reduce(sums.largest, Max{}, 0.0);
-  const double none = 1e300;
-  const double smallest = block_reduce(sums.smallest == 0 ? none : sums.smallest, Min{}, none);
-  sums.smallest = smallest == none ? 0 : smallest;
+  each_sum(
+      [](const char*, SumKind kind, double& x) {
+        const double none = 1e300;  // of smallest: there is no number but 0
+        if (kind == SumKind::largest) x = block_reduce(x, Max{}, 0.0);
+        else if (kind == SumKind::smallest) x = block_reduce(x == 0 ? none : x, Min{}, none);
+        else x = block_sum(x);
+        if (kind == SumKind::smallest && x == none) x = 0;
+      },
+      sums);
+  const double* const fields = &sums.count;
   __syncthreads();
   double* const row = rows + int64_t(blockIdx.x) * (Survey::binades + sum_fields);
   for (int i = int(threadIdx.x); i < Survey::binades; i += int(blockDim.x))
@@ -597,9 +600,8 @@ __global__ void fold_kernel(const double* rows, int count, double* into) {
     double total = into[i];
     for (int r = 0; r < count; ++r) {
       const double more = rows[r * length + i];
-      if (i < length - 2) total += more;
-      else if (i == length - 2) total = more > total ? more : total;
-      else if (more != 0 && (total == 0 || more < total)) total = more;
+      total = i < Survey::binades ? total + more
+                                  : merged(sum_kind(i - Survey::binades), total, more);
     }
     into[i] = total;
   }

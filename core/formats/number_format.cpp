@@ -10,20 +10,17 @@ namespace halftone {
 
 namespace {
 
-constexpr std::array<std::string_view, rounding_count> roundings{
-    "nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"};
-
-constexpr std::array<NamedFormat, 11> named{{{"f32", formats::f32},
-                                             {"tf32", formats::tf32},
-                                             {"bf16", formats::bf16},
-                                             {"f16", formats::f16},
-                                             {"e5m2", formats::e5m2},
-                                             {"e4m3", formats::e4m3},
-                                             {"e3m2", formats::e3m2},
-                                             {"e2m3", formats::e2m3},
-                                             {"e2m1", formats::e2m1},
-                                             {"e8m0", formats::e8m0},
-                                             {"int8", formats::int8}}};
+constexpr std::array<NamedFormat, 11> all_named{{{"f32", formats::f32},
+                                                 {"tf32", formats::tf32},
+                                                 {"bf16", formats::bf16},
+                                                 {"f16", formats::f16},
+                                                 {"e5m2", formats::e5m2},
+                                                 {"e4m3", formats::e4m3},
+                                                 {"e3m2", formats::e3m2},
+                                                 {"e2m3", formats::e2m3},
+                                                 {"e2m1", formats::e2m1},
+                                                 {"e8m0", formats::e8m0},
+                                                 {"int8", formats::int8}}};
 
 /// Removes the number (one or two digits) at the start of text and returns it; -1 if there is none.
 int leading_number(std::string_view& text) {
@@ -65,24 +62,16 @@ int64_t small_numbers(const NumberFormat& format) {
 
 }  // namespace
 
-std::string_view name(Rounding rounding) { return roundings[std::size_t(rounding)]; }
-
-std::optional<Rounding> rounding_named(std::string_view wanted) {
-  for (std::size_t i = 0; i < roundings.size(); ++i)
-    if (roundings[i] == wanted) return Rounding(i);
-  return std::nullopt;
-}
-
-std::span<const NamedFormat> named_formats() { return named; }
+std::span<const NamedFormat> named_formats() { return all_named; }
 
 std::optional<NumberFormat> number_format_named(std::string_view wanted) {
-  for (const NamedFormat& known : named)
+  for (const NamedFormat& known : all_named)
     if (known.name == wanted) return known.format;
   return parametric(wanted);
 }
 
 std::string described(const NumberFormat& format) {
-  for (const NamedFormat& known : named)
+  for (const NamedFormat& known : all_named)
     if (known.format == format) return std::string(known.name);
   PlainText text;
   for (int exponent = 2; exponent <= 8; ++exponent)

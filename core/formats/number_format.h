@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include <halftone/core/language.h>
+#include <halftone/core/words.h>
 
 namespace halftone {
 
@@ -31,9 +32,9 @@ enum class Rounding : uint8_t {
                // exact
 };
 inline constexpr int rounding_count = 7;
-std::string_view name(Rounding rounding);
-/// Returns the rounding of that name ("nearest_even"), if it exists.
-std::optional<Rounding> rounding_named(std::string_view name);
+template <>
+inline constexpr std::array<std::string_view, rounding_count> words_of<Rounding>{
+    "nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"};
 
 /// A grid of binary floating-point numbers: significands of `significand_bits` (hidden bit
 /// included), exponents from min_exponent to that of `max`, equal spacing below 2^min_exponent.

@@ -20,9 +20,6 @@ namespace halftone {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> rules{"floor", "ceil", "rceil", "even"};
-constexpr std::array<std::string_view, 3> errors{"mse", "mae", "max"};
-
 constexpr std::array<std::string_view, 9> ready_made{"mxfp8",      "mxfp8-e5m2", "mxfp6",
                                                      "mxfp6-e3m2", "mxfp4",      "mxint8",
                                                      "nvfp4",      "fp8_tensor", "fp8_block"};
@@ -149,22 +146,6 @@ void check_average(std::string_view op, const Quantizer& quantizer) {
 }
 
 }  // namespace
-
-std::string_view name(ScaleRule rule) { return rules[std::size_t(rule)]; }
-
-std::optional<ScaleRule> scale_rule_named(std::string_view wanted) {
-  for (std::size_t i = 0; i < rules.size(); ++i)
-    if (rules[i] == wanted) return ScaleRule(i);
-  return std::nullopt;
-}
-
-std::string_view name(ScaleError error) { return errors[std::size_t(error)]; }
-
-std::optional<ScaleError> scale_error_named(std::string_view wanted) {
-  for (std::size_t i = 0; i < errors.size(); ++i)
-    if (errors[i] == wanted) return ScaleError(i);
-  return std::nullopt;
-}
 
 int32_t Scaling::target_count() const {
   return int32_t(std::ranges::find(targets, 0.0f) - targets.begin());

@@ -34,6 +34,7 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
+#include <halftone/core/words.h>
 
 namespace halftone {
 
@@ -47,14 +48,14 @@ enum class ScaleRule : uint8_t {
   rceil,  // a / max rounded up to a power of two: nothing saturates
   even,   // E of a rounded to the grid's significand - E_max
 };
-std::string_view name(ScaleRule rule);
-std::optional<ScaleRule> scale_rule_named(std::string_view name);
+template <>
+inline constexpr std::array<std::string_view, 4> words_of<ScaleRule>{"floor", "ceil", "rceil", "even"};
 
 /// The error by which a block chooses among the targets of its scale: the sum of squares, the sum
 /// of magnitudes, or the largest magnitude of y - x.
 enum class ScaleError : uint8_t { mse, mae, max };
-std::string_view name(ScaleError error);
-std::optional<ScaleError> scale_error_named(std::string_view name);
+template <>
+inline constexpr std::array<std::string_view, 3> words_of<ScaleError>{"mse", "mae", "max"};
 
 struct Scaling {
   enum class Per : uint8_t { none, tensor, block };
@@ -395,7 +396,7 @@ HT_HD void next_scale(const QuantizeNumbers& n, int64_t steps, bool latest, floa
 // every backend, so results have the same bits everywhere, and a GPU waits.
 //   policy::add_quantizer({.name = "halves", .hash = "1", .bits = 4, .round = [](auto in, auto,
 //     auto out) { for (std::size_t i = 0; i < in.size(); ++i) out[i] = std::round(2 * in[i]) / 2;
-//     }});                                                 // policy/policy_reader.h
+//     }});                                                 // policy/policy_file.h
 
 struct OwnQuantizer {
   std::string name;     // for policy files, tables and errors

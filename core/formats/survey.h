@@ -34,20 +34,70 @@ struct SurveySums {
   // --- of |x|, over finite elements other than 0; 0 if there are none
   double largest = 0, smallest = 0;
 
-  HT_HD constexpr void merge(const SurveySums& other) {
-    count += other.count, zeros += other.zeros, infinite += other.infinite, nan += other.nan;
-    to_zero += other.to_zero, subnormal += other.subnormal, saturated += other.saturated;
-    to_infinity += other.to_infinity, changed += other.changed;
-    sum_x2 += other.sum_x2, sum_e2 += other.sum_e2, sum_e += other.sum_e;
-    sum_abs_x += other.sum_abs_x, sum_relative += other.sum_relative;
-    dead_x2 += other.dead_x2, saturated_x2 += other.saturated_x2;
-    saturated_xe += other.saturated_xe, saturated_e2 += other.saturated_e2;
-    grid_x2 += other.grid_x2, grid_xe += other.grid_xe, grid_e2 += other.grid_e2;
-    if (other.largest > largest) largest = other.largest;
-    if (other.smallest != 0 && (smallest == 0 || other.smallest < smallest))
-      smallest = other.smallest;
-  }
+  HT_HD constexpr void merge(const SurveySums& other);
 };
+
+/// How two rows' numbers become one: `count` and `sum` add up, and so do sums by the kind of error,
+/// which only rounded tensors have.
+enum class SumKind : uint8_t { count, sum, by_error, largest, smallest };
+
+/// Calls use(name, kind, number of each) for every number of SurveySums, in its order: the one list
+/// for merging, kernels and files.
+template <class Use, class... Sums> HT_HD constexpr void each_sum(Use&& use, Sums&... s) {
+  use("count", SumKind::count, s.count...);
+  use("zeros", SumKind::count, s.zeros...);
+  use("infinite", SumKind::count, s.infinite...);
+  use("nan", SumKind::count, s.nan...);
+  use("to_zero", SumKind::count, s.to_zero...);
+  use("subnormal", SumKind::count, s.subnormal...);
+  use("saturated", SumKind::count, s.saturated...);
+  use("to_infinity", SumKind::count, s.to_infinity...);
+  use("changed", SumKind::count, s.changed...);
+  use("sum_x2", SumKind::sum, s.sum_x2...);
+  use("sum_e2", SumKind::sum, s.sum_e2...);
+  use("sum_e", SumKind::sum, s.sum_e...);
+  use("sum_abs_x", SumKind::sum, s.sum_abs_x...);
+  use("sum_relative", SumKind::sum, s.sum_relative...);
+  use("dead_x2", SumKind::by_error, s.dead_x2...);
+  use("saturated_x2", SumKind::by_error, s.saturated_x2...);
+  use("saturated_xe", SumKind::by_error, s.saturated_xe...);
+  use("saturated_e2", SumKind::by_error, s.saturated_e2...);
+  use("grid_x2", SumKind::by_error, s.grid_x2...);
+  use("grid_xe", SumKind::by_error, s.grid_xe...);
+  use("grid_e2", SumKind::by_error, s.grid_e2...);
+  use("largest", SumKind::largest, s.largest...);
+  use("smallest", SumKind::smallest, s.smallest...);
+}
+
+/// Returns the kind of number `field` of SurveySums.
+HT_HD constexpr SumKind sum_kind(int field) {
+  SumKind found = SumKind::count;
+  SurveySums sums;
+  int at = 0;
+  each_sum([&](const char*, SumKind kind, double&) { found = at++ == field ? kind : found; }, sums);
+  return found;
+}
+HT_HD constexpr double merged(SumKind kind, double a, double b) {
+  if (kind == SumKind::largest) return a < b ? b : a;
+  if (kind == SumKind::smallest) return b != 0 && (a == 0 || b < a) ? b : a;
+  return a + b;
+}
+HT_HD constexpr void SurveySums::merge(const SurveySums& other) {
+  each_sum([](const char*, SumKind kind, double& a, double b) { a = merged(kind, a, b); }, *this,
+           other);
+}
+/// The number of numbers in SurveySums, all of which are in the list above.
+inline constexpr int sum_fields = sizeof(SurveySums) / sizeof(double);
+static_assert(
+    [] {
+      SurveySums sums;
+      int listed = 0;
+      each_sum([&](const char*, SumKind, double& x) { x += 1, ++listed; }, sums);
+      bool once = listed == sum_fields;
+      each_sum([&](const char*, SumKind, double x) { once = once && x == 1; }, sums);
+      return once;
+    }(),
+    "each_sum() lists every number of SurveySums once");
 
 /// The squared error of a rounding, sum e^2, in parts that add up to it. With the gain a = sum x y
 /// / sum x^2, e = (a - 1) x + (y - a x), and the two terms are orthogonal. The first is the scale's

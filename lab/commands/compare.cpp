@@ -367,7 +367,7 @@ namespace {
 constexpr const char* trace_name = "trace.jsonl";
 
 struct Traced {
-  policy::Json summary{};
+  Json summary{};
   std::vector<TraceRow> rows{};
 };
 
@@ -403,7 +403,7 @@ bool keep_common_steps(Traced& there, Traced& here, std::set<int64_t>& common) {
   return first != second;
 }
 
-policy::Json json_of(const TraceRow& row) {
+Json json_of(const TraceRow& row) {
   return {{"step", row.step},
           {"site", row.site},
           {"role", policy::name(row.role)},
@@ -429,11 +429,11 @@ Work add_diff(CLI::App& app, const Context&) {
     std::ostream& words = words_next_to(options->json);
     const std::vector<std::string> settings = differences(there.summary, here.summary);
     for (const std::string& line : settings)
-      words << "differs: " << policy::printable(line) << '\n';
+      words << "differs: " << printable(line) << '\n';
     if (some)
       words << "the traces have different steps. Compared: steps " << list_of(steps) << '\n';
     const auto difference = first_difference(there.rows, here.rows);
-    policy::Json json{
+    Json json{
         {"format", 1},           {"equal", !difference}, {"tensors", here.rows.size()},
         {"steps", steps.size()}, {"all_steps", !some},   {"settings", settings},
         {"first", nullptr}};

@@ -1,4 +1,5 @@
 // halftone-lab gate.
+#include <halftone/core/json_value.h>
 #include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 #include <iostream>
 #include <map>
 #include <optional>
-
-#include <nlohmann/json.hpp>
 
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>
@@ -25,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 /// A new folder for files, removed with everything in it.
 class TemporaryFolder {

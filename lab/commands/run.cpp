@@ -3,9 +3,8 @@
 #include <iostream>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
 #include <halftone/core/device.h>
+#include <halftone/core/json_value.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/identity.h>
@@ -71,13 +70,13 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   if (there.options.choices.from.empty() != there.from_hash.empty())
     fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
   if (!there.options.choices.from.empty() && !std::filesystem::exists(there.options.choices.from))
-    fail<UsageError>("rerun", policy::printable(there.options.choices.from.string()),
+    fail<UsageError>("rerun", printable(there.options.choices.from.string()),
                      ", with which the run began, is not there. Say where it is: --from.");
   const RunOptions& run_options = there.options;
   require_json(options.json);
   std::ostream& words = words_next_to(options.json);
-  words << policy::printable(options.folder.string()) << ": " << run_options.steps << " steps of "
-        << policy::printable(run_options.workload) << ", seed " << run_options.seeds[0]
+  words << printable(options.folder.string()) << ": " << run_options.steps << " steps of "
+        << printable(run_options.workload) << ", seed " << run_options.seeds[0]
         << std::endl;
   if (there.portable_bits) set_portable_bits(true);
   std::ostringstream progress;
@@ -88,15 +87,15 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   }
   const RunResult& here = finished.front();
   const std::vector<std::string> others =
-      differences(there.summary, policy::parsed_json("rerun", here.summary));
-  for (const std::string& line : others) words << "differs: " << policy::printable(line) << '\n';
+      differences(there.summary, parsed_json("rerun", here.summary));
+  for (const std::string& line : others) words << "differs: " << printable(line) << '\n';
   const bool same = here.weights_hash == there.weights_hash;
   words << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
         << (same ? "the same" : "others") << '\n';
   if (!same && others.empty())
     words << "nothing that is recorded differs: look at what the compiler was told, and at "
              "libraries\n";
-  write_json(options.json, policy::Json{{"format", 1},
+  write_json(options.json, Json{{"format", 1},
                                         {"weights_there", there.weights_hash},
                                         {"weights_here", here.weights_hash},
                                         {"same", same},
@@ -132,7 +131,6 @@ Work add_report(CLI::App& app, const Context&) {
 // halftone-lab experiment.
 
 namespace {
-using Json = nlohmann::ordered_json;
 
 /// Runs one experiment and prints it. Returns it as JSON, with "missed": the checks that failed.
 Json run_one(const Experiment& experiment, bool thorough, std::ostream& out) {

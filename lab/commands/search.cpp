@@ -1,5 +1,6 @@
 // Both commands measure each rule of a space alone. search then combines rules and trains the
 // result.
+#include <halftone/core/json_value.h>
 #include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
@@ -7,8 +8,6 @@
 #include <cmath>
 #include <iostream>
 #include <sstream>
-
-#include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
@@ -213,7 +212,6 @@ Work add_search(CLI::App& app, const Context& context) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
@@ -443,7 +441,6 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 
 constexpr double mebibyte = 1 << 20;
 

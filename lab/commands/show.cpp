@@ -17,7 +17,7 @@
 #include <halftone/core/math.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 #include <halftone/policy/resolved.h>
@@ -71,8 +71,8 @@ std::string line_of(amp::Strategy strategy) {
 void print_difference(const Shown& shown, const Shown& other, const std::string& json) {
   const std::string before = line_of(shown.strategy()), after = line_of(other.strategy());
   if (!json.empty()) {
-    policy::Json all =
-        policy::Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
+    Json all =
+        Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
     if (before != after) all["strategy"] = {{"before", before}, {"after", after}};
     write_json(json, all.dump(2) + '\n');
   }
@@ -134,8 +134,8 @@ Work add_show(CLI::App& app, const Context& context) {
 namespace {
 /// step: of the skipped step, or the number of steps if none was skipped.
 std::string json_of(int64_t step, bool skipped, const std::string& why) {
-  policy::Json json{{"format", 1}, {"step", step}, {"skipped", skipped}};
-  json["why"] = why.empty() ? policy::Json() : policy::Json(why);
+  Json json{{"format", 1}, {"step", step}, {"skipped", skipped}};
+  json["why"] = why.empty() ? Json() : Json(why);
   return json.dump(1) + "\n";
 }
 }  // namespace
@@ -209,7 +209,7 @@ Work add_explain(CLI::App& app, const Context& context) {
 // y)^2) over random x: standard normal, uniform on [-1, 1), Laplace.
 
 namespace ht = halftone;
-using ht::lab::FormatsOptions;
+using ht::Json, ht::lab::FormatsOptions;
 
 namespace {
 
@@ -293,7 +293,6 @@ void print_quantizers(const std::vector<std::string_view>& names,
 std::string json_of(const std::vector<ht::NamedFormat>& formats,
                     const std::vector<std::string_view>& names,
                     const std::vector<Sample>& samples) {
-  using Json = nlohmann::ordered_json;
   const auto ratios = [&](const ht::Quantizer& quantizer) {
     Json list = Json::object();
     for (const Sample& sample : samples) {

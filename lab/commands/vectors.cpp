@@ -293,7 +293,7 @@ std::vector<Rounding> vectors_roundings(const VectorsOptions& options) {
   std::vector<Rounding> all;
   for (int i = 0; i < rounding_count; ++i) all.push_back(Rounding(i));
   if (options.rounding.empty()) return all;
-  const auto one = rounding_named(options.rounding);
+  const auto one = named<Rounding>(options.rounding);
   if (one) return {*one};
   std::string known;
   for (const Rounding rounding : all)

@@ -97,7 +97,7 @@ NumberFormat format_named(const std::string& name) {
 }
 
 Rounding rounding_by(const std::string& name) {
-  if (const auto rounding = rounding_named(name)) return *rounding;
+  if (const auto rounding = named<Rounding>(name)) return *rounding;
   std::vector<std::string_view> known;
   for (int i = 0; i < rounding_count; ++i) known.push_back(halftone::name(Rounding(i)));
   fail_unknown_name("quantize", "rounding", name, known);

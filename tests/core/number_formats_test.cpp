@@ -304,8 +304,8 @@ TEST_CASE("number_formats: names") {
   odd.max = 240;
   CHECK(described(odd) == "a grid of 4 significand bits from 2^-6 to 240");
   CHECK(count_of_numbers(odd) == 120);
-  for (int r = 0; r < rounding_count; ++r) CHECK(rounding_named(name(Rounding(r))) == Rounding(r));
-  CHECK(rounding_named("nearest") == std::nullopt);
+  for (int r = 0; r < rounding_count; ++r) CHECK(halftone::named<Rounding>(name(Rounding(r))) == Rounding(r));
+  CHECK(halftone::named<Rounding>("nearest") == std::nullopt);
 }
 
 std::string complaint(const NumberFormat& format) {

@@ -13,7 +13,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 #include <halftone/policy/policy_file.h>
-#include <halftone/policy/policy_reader.h>
+#include <halftone/policy/policy_file.h>
 
 #include "../support.h"
 #include "clip_cases.h"
@@ -83,8 +83,8 @@ TEST_CASE("quantizers: names, words and bits") {
   CHECK(named("nvfp4").bits_per_element() == 4.5);
   CHECK(named("fp8_block").bits_per_element() == 8.25);
   for (int rule = 0; rule < 4; ++rule)
-    CHECK(scale_rule_named(name(ScaleRule(rule))) == ScaleRule(rule));
-  CHECK(scale_rule_named("round") == std::nullopt);
+    CHECK(halftone::named<ScaleRule>(name(ScaleRule(rule))) == ScaleRule(rule));
+  CHECK(halftone::named<ScaleRule>("round") == std::nullopt);
 }
 
 TEST_CASE("formats without a sign: all codes but the highest are numbers") {

@@ -5,7 +5,7 @@
 
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/policy/policy_reader.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 
 #include "device_cases.h"

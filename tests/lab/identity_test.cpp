@@ -29,7 +29,6 @@ namespace halftone::test::identity_test {
 namespace {
 
 using lab::differences;
-using policy::Json;
 using Lines = std::vector<std::string>;
 
 // --- differences
@@ -242,7 +241,6 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
 namespace halftone::test::rerun_test {
 namespace {
 
-using policy::Json;
 
 /// A run of five steps in its own folder.
 struct Folder {

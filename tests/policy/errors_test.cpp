@@ -3,12 +3,14 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 #include <utility>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/json_value.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
@@ -76,6 +78,82 @@ TEST_CASE("entries of quantizers without effect") {
   for (const char* clip : {R"({"quantile": 1.0})", R"({"rms": 1e300})", R"({"rms": 2e6})"})
     CHECK(refusal_of_quantizer(R"("format": "e2m1", "clip": )" + std::string(clip))
               .starts_with("/quantizers/q/clip: this has no effect: it clips no number. "));
+}
+
+/// A policy with every entry of the grammar, most of them several times.
+constexpr const char* everything = R"({
+  "halftone_policy": 1, "name": "all", "about": "x", "for": ["gpt"], "extends": "amp-bf16",
+  "weights": {"dtype": "bf16", "form": "kahan", "batch_norm_f32": true, "accumulate_in_f32": true,
+              "fused": false, "hold_statistics": true},
+  "autocast": "bf16",
+  "lists": {"preset": "apex-o1", "full_precision": ["linear"], "as_is": ["gelu"]},
+  "formats": {"f": {"exponent": 4, "fraction": 2, "max": 240, "infinity": true,
+                    "subnormals": false}},
+  "quantizers": {
+    "q": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8,
+          "hadamard": {"size": 16, "signs": "step"}, "clip": {"rms": 3},
+          "scale": {"per": "block", "block": [1, 16], "format": "e4m3", "outer": "row",
+                    "scale_max": 256, "rounding": "up",
+                    "choose": {"from": [400, 300], "by": "mae"}}},
+    "t": {"table": [-1, 0, 1], "hadamard": 8, "clip": {"quantile": 0.99},
+          "scale": {"per": "tensor", "from": "history", "history": 16, "take": "latest",
+                    "margin": 1, "power_of_two": true, "least": 0.5}},
+    "e": {"format": "e2m1", "rounding": "nearest_even",
+          "scale": {"per": "block", "block": [1, 16], "format": "e4m3", "tensor_level": true,
+                    "fit": "mse", "correct": "eden"}},
+    "l": {"like": "mxfp8", "scale": {"per": "block", "rule": "ceil"}},
+    "a": {"format": "e2m1", "average": 0.9}},
+  "rules": [{"name": "r", "about": "x",
+             "match": {"op": ["linear"], "asks": "low_precision", "path": "**", "except": "head",
+                       "ordinal": 0, "steps": [0, 9]},
+             "compute": "f32", "result": "bf16", "input": "q", "input.backward": "t",
+             "weight": "a", "weight.backward": "e", "bias": "none", "output": "l",
+             "grad_output": "l", "grad_output.weight": "as_used", "grad_input": "f",
+             "grad_weight": "f", "input.0": "f", "input.1": "f", "input.0.backward": "as_used",
+             "input.1.backward": "none",
+             "accumulate": {"format": "e8m13", "rounding": "toward_zero", "chunk": 32},
+             "optional": true}],
+  "optimizer": {"state_dtype": "f32", "parameters": "none", "states": {"exp_avg": "bf16"}},
+  "loss_scale": {"init": 2, "growth": 4, "backoff": 0.25, "interval": 7, "min": 1, "max": 65536,
+                 "hysteresis": 2},
+  "communication": {"gradients": "bf16", "parameters": "own"},
+  "evaluation": "reference", "seed": 7
+})";
+
+/// Calls use(pointer) for every entry of every object in a document.
+void each_entry(const Json& json, const Json::json_pointer& at,
+                const std::function<void(const Json::json_pointer&)>& use) {
+  if (json.is_array())
+    for (std::size_t i = 0; i < json.size(); ++i) each_entry(json[i], at / i, use);
+  if (json.is_object())
+    for (const auto& [key, value] : json.items()) use(at / key), each_entry(value, at / key, use);
+}
+
+TEST_CASE("every entry refuses a wrong type, a number out of range, and a misspelling, by place") {
+  const Json all = Json::parse(everything);
+  CHECK(refusal_of_text(everything) == "accepted");
+  int entries = 0;
+  each_entry(all, Json::json_pointer(), [&](const Json::json_pointer& at) {
+    const std::string place = at.to_string(), key = at.back();
+    CAPTURE(place);
+    ++entries;
+    const bool is_remark =
+        key == "about" && at.parent_pointer().to_string() != "" && !place.starts_with("/rules");
+    const bool is_name = place.starts_with("/formats/") || place.starts_with("/quantizers/");
+    for (const Json& wrong : {Json::array({Json::array()}), Json(-1e300)}) {
+      Json changed = all;
+      changed[at] = wrong;
+      if (!is_remark) CHECK(refusal_of_text(changed.dump()).starts_with(place));
+    }
+    if (is_name && at.parent_pointer().parent_pointer().empty()) return;  // free to choose
+    if (place.starts_with("/optimizer/states/")) return;
+    Json misspelt = all;
+    misspelt[at.parent_pointer()].erase(key);
+    misspelt[at.parent_pointer()][key + "z"] = all[at];
+    CHECK(contains(refusal_of_text(misspelt.dump()), place + "z: "));
+    CHECK(contains(refusal_of_text(misspelt.dump()), " has no entry \"" + key + "z\"."));
+  });
+  CHECK(entries > 85);
 }
 
 TEST_CASE("formats without a sign bit are for scales") {

@@ -77,7 +77,7 @@ TEST_CASE("pytorch: number formats round as gfloat rounds") {
     for (const char* way :
          {"nearest_even", "nearest_away", "toward_zero", "up", "down", "stochastic"}) {
       const NumberFormat format = *number_format_named(name);
-      const Rounding rounding = *rounding_named(way);
+      const Rounding rounding = *halftone::named<Rounding>(way);
       std::vector<float> y;
       for (std::size_t i = 0; i < x.size(); ++i)
         y.push_back(round_to(format, x[i], rounding, random[i]));
@@ -126,7 +126,7 @@ TEST_CASE("pytorch: MX equals torchao's, under its four rules") {
     for (const char* name : {"mxfp8", "mxfp8-e5m2", "mxfp6", "mxfp6-e3m2", "mxfp4"})
       for (const char* rule : {"floor", "ceil", "rceil", "even"}) {
         Quantizer quantizer = *quantizer_named(name);
-        quantizer.scaling.rule = *scale_rule_named(rule);
+        quantizer.scaling.rule = *halftone::named<ScaleRule>(rule);
         check_all(std::string(name) + ' ' + rule, result_of(stored("mx", "x"), quantizer));
       }
   });
@@ -138,7 +138,7 @@ TEST_CASE("pytorch: the exponents of MX's scales are torchao's") {
     for (const char* rule : {"floor", "ceil", "rceil", "even"}) {
       INFO(std::string(name), " ", std::string(rule));
       Quantizer quantizer = *quantizer_named(name);
-      quantizer.scaling.rule = *scale_rule_named(rule);
+      quantizer.scaling.rule = *halftone::named<ScaleRule>(rule);
       const QuantizeNumbers n = numbers_of(quantizer);
       const Tensor& wanted = stored(std::string(name) + ' ' + rule, "exponents");
       int64_t wrong = 0;

@@ -12,15 +12,13 @@
 
 #include <halftone/core/error.h>
 
-namespace halftone::policy {
+namespace halftone {
 
 using Json = nlohmann::ordered_json;
 
 /// Reads JSON strictly: at most a megabyte, 64 levels, 10,000 entries per object, no duplicate key.
 /// Throws FormatError of `where`, with line and column.
 Json parsed_json(const std::string& where, std::string_view text);
-
-using halftone::printable;
 
 class JsonValue {
  public:
@@ -79,4 +77,4 @@ template <class Check> void checked_at(const JsonValue& at, const Check& check) 
   }
 }
 
-}  // namespace halftone::policy
+}  // namespace halftone

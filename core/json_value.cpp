@@ -1,5 +1,5 @@
 // Strict reading. Files come from anywhere: every entry has an effect, or is an error.
-#include <halftone/policy/json_value.h>
+#include <halftone/core/json_value.h>
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include <halftone/core/error.h>
 
-namespace halftone::policy {
+namespace halftone {
 
 namespace {
 constexpr std::size_t most_bytes = 1 << 20;
@@ -196,4 +196,4 @@ std::size_t JsonValue::word(std::span<const std::string_view> words) const {
   refuse(list, ", got \"", shortened(given), "\".");
 }
 
-}  // namespace halftone::policy
+}  // namespace halftone
