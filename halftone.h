@@ -7,7 +7,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/inspect.h>
@@ -36,10 +36,9 @@
 #include <halftone/onnx/save_onnx.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 #include <halftone/train/callbacks.h>
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>

@@ -20,13 +20,13 @@ namespace {
 /// The nested regions of this thread.
 struct Nesting {
   int depth = 0;
-  std::shared_ptr<CastCache> cache;      // of the outermost
-  std::shared_ptr<Session> session;      // of the innermost that has one
-  uint64_t pass = 0;                     // of that session
-  uint64_t innermost = 0, begun = 0;     // numbers of regions
-  bool disordered = false;               // one ended before a region inside it
-  bool reported = false;                 // by an error
-  std::shared_ptr<InputCaster> outside;  // the caster around the outermost
+  std::shared_ptr<CastCache> cache;          // of the outermost
+  std::shared_ptr<policy::Session> session;  // of the innermost that has one
+  uint64_t pass = 0;                         // of that session
+  uint64_t innermost = 0, begun = 0;         // numbers of regions
+  bool disordered = false;                   // one ended before a region inside it
+  bool reported = false;                     // by an error
+  std::shared_ptr<InputCaster> outside;      // the caster around the outermost
 };
 thread_local Nesting nesting;
 thread_local int64_t made_casts = 0;
@@ -63,10 +63,13 @@ class RegionCaster final : public InputCaster {
     if (&op == &Cast::info) return {};
     if (!region_.session) return {.f32_result = cast(op, inputs, has_f32_result, {})};
     const std::vector<Tensor> before(inputs.begin(), inputs.end());
-    const Session::Decision wanted = region_.session->decide(op, inputs, pass_);
-    CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate, .tf32 = wanted.tf32};
+    const policy::Treatment* const treated = region_.session->treat(op, inputs, pass_);
+    const std::optional<CastDecision> ruled = treated ? treated->decision() : std::nullopt;
+    CastPlan plan;
+    if (treated) plan.result = treated->result, plan.accumulate = treated->accumulate;
+    if (treated && treated->compute == policy::Compute::tf32) plan.tf32 = true;
     // Where a rule says f32, operands are cast to f32: its quantizers must not see short floats.
-    plan.f32_result = cast(op, inputs, has_f32_result && !wanted.cast_class, wanted);
+    plan.f32_result = cast(op, inputs, has_f32_result && !ruled, ruled);
     plan.tap = region_.session->tap(before, inputs, pass_);
     return plan;
   }
@@ -85,9 +88,8 @@ class RegionCaster final : public InputCaster {
  private:
   /// Follows the policy and informs the log; returns whether to write f32 from short floats.
   bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result,
-            const Session::Decision& wanted) {
-    CastDecision decision = region_.policy->decide(op, inputs);
-    if (wanted.cast_class) decision = {*wanted.cast_class, wanted.dtype};
+            const std::optional<CastDecision>& ruled) {
+    const CastDecision decision = ruled ? *ruled : region_.policy->decide(op, inputs);
     decision.check(op.name);
     PrecisionLog* log = PrecisionLog::active();
     const std::vector<Tensor> before =

@@ -20,6 +20,10 @@
 #include <halftone/core/language.h>
 #include <halftone/core/tensor.h>
 
+namespace halftone::policy {
+class Session;  // amp/session.h
+}
+
 namespace halftone::amp {
 
 // Casts of parameters, kept until a region ends, so that a weight used ten times is cast once. An
@@ -73,8 +77,6 @@ class CastCache {
 // exception. All regions inside the outermost share its cast cache, which ends with it. Mirrors
 // torch.autocast.
 
-class Session;  // amp/session.h
-
 /// The settings of a region, as a value.
 struct Region {
   std::shared_ptr<const CastPolicy> policy{};  // null: the default policy
@@ -85,7 +87,7 @@ struct Region {
   bool enabled = true;  // false: no casts here, also inside another region
   bool cache = true;    // false: every use of a weight casts it again
   /// The session of a policy file; it also works in regions without casts.
-  std::shared_ptr<Session> session{};
+  std::shared_ptr<policy::Session> session{};
 };
 
 /// Hears of each cast that a region of this thread makes; null: nothing hears.
@@ -114,7 +116,7 @@ class Autocast {
 
  private:
   std::thread::id thread_ = std::this_thread::get_id();
-  std::shared_ptr<Session> outer_session_;  // the outer session and its pass
+  std::shared_ptr<policy::Session> outer_session_;  // the outer session and its pass
   uint64_t outer_pass_;
   uint64_t outer_;                   // the number of the region around this one; 0: none
   std::unique_ptr<CallScope> root_;  // the site of operations outside of every module

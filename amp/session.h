@@ -1,89 +1,328 @@
-// The slot of a policy file: the effect of its rules in regions and steps. amp/ calls it, policy/
-// fills it; without a session everything here works unchanged. A session belongs to one model and
-// to the thread of its regions.
+// An observer of the tensors of a pass, which changes none: probes, the search for an overflow,
+// comparisons. A session reports every operation, in the order of computation, forward and
+// backward. It passes the tensors themselves, so the host waits only if the observer does.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
+#include <halftone/amp/rules.h>
 #include <halftone/autograd/slots.h>
-#include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/random.h>
-#include <halftone/optim/optimizer.h>
 
-namespace halftone::nn {
-struct Module;
-}
 namespace halftone::policy {
-class PolicySession;
-struct PolicyFile;
+
+/// Identifies a tensor.
+struct Seen {
+  const std::string& site;  // "transformer.h.0.attn.c_attn/linear.0"
+  std::string_view op;
+  Role role;
+  std::size_t input;           // its number among the operation's inputs; otherwise 0
+  const Quantizer* quantizer;  // the quantizer that a rule gives it; null: none
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// A pass with gradients begins, after `step` steps. Returns whether to report it.
+  virtual bool begin_pass(int64_t step) = 0;
+  /// Returns the row that a quantizer's survey is added to; undefined: none.
+  virtual Tensor row_for(const Seen&, Device) { return {}; }
+  /// Reports the factor of a scale that follows from earlier steps, an f32 scalar.
+  virtual void scale_used(const Seen&, const Tensor& /*scale*/) {}
+  /// Reports a tensor before and after its treatment, which is the region's cast or a quantizer.
+  /// The operation or its successor gets `after`. They are one tensor without a treatment.
+  virtual void tensor(const Seen&, const Tensor& /*before*/, const Tensor& /*after*/) {}
+  /// Reports that an operation ran: its inputs before casts, a way to run it again, and its result
+  /// before the result's own rounding.
+  virtual void ran(std::string_view /*site*/, std::span<const Tensor> /*inputs*/, Computation&,
+                   const Tensor& /*y*/) {}
+  /// Reports that a step of the optimizer has ended, skipped or not.
+  virtual void end_step() {}
+  /// Reports that an operation was differentiated: its incoming gradient, and those of its inputs.
+  virtual void differentiated(std::string_view /*site*/, const Tensor& /*dy*/,
+                              std::span<const Tensor> /*gradients*/) {}
+};
+
+// Delayed scaling: the history of each tensor whose scale follows from earlier steps. As
+// TransformerEngine's DelayedScaling. It is on the tensor's device, so the host does not wait.
+
+class TensorScales {
+ public:
+  /// Returns the scale to use now; if `notes`, records x's largest magnitude for the end of the
+  /// step. `name`: the tensor's.
+  Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
+                   bool notes);
+  /// Return the magnitudes recorded since the last end_step(), which waits for a GPU; and record
+  /// those of another process.
+  struct Noted {
+    std::string name;
+    Quantizer quantizer;
+    float amax;
+  };
+  std::vector<Noted> noted() const;
+  void note(const Noted& seen);
+  /// Adds the recorded magnitudes to the histories and updates the scales; magnitudes that are not
+  /// finite change nothing. A history counts the steps in which its tensor was seen.
+  void end_step();
+
+  /// Adds "amax.<name>", "history.<name>", "position.<name>" and "scale.<name>" to a state.
+  void add_to(NamedTensors& state) const;
+  /// Takes those entries of a state; entries for tensors not met yet are kept for them.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Memory {
+    Quantizer quantizer{};
+    Tensor amax{}, history{}, position{}, scale{};
+    bool noted = false;  // something was recorded since the last step
+  };
+  Memory& memory_for(const std::string& name, const Quantizer& quantizer, Device device);
+  std::map<std::string, Memory> memories_;
+  NamedTensors waiting_;
+};
+
+// Exponential averages of weights over the steps, for quantizers that choose between two neighbors
+// on the grid by them (Quantizer::average). As ema_weight of TetraJet (arXiv 2502.20853).
+
+class WeightAverages {
+ public:
+  /// Returns the average of weight x in a step: f32, of x's shape and device. The first call for a
+  /// name sets the average to x. The first call in a later step that `updates` adds x: average =
+  /// share average + (1 - share) x. `name`: the use of the weight.
+  Tensor average_for(const std::string& name, double share, const Tensor& x, int64_t step,
+                     bool updates);
+
+  /// Adds "average.<name>" to a state.
+  void add_to(NamedTensors& state) const;
+  /// Takes those entries of a state; entries for weights not met yet are kept for them. Throws
+  /// UsageError for an entry that is not f32.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Memory {
+    Tensor average{};
+    int64_t step = -1;  // of the last update
+  };
+  std::map<std::string, Memory> memories_;
+  NamedTensors waiting_;
+};
+
 }  // namespace halftone::policy
 
-namespace halftone::amp {
+// Applies a rulebook to one model: finds the site of each operation, determines its treatment, and
+// stores the state of treatments.
 
-struct Strategy;
+namespace halftone::optim {
+class Optimizer;
+}
+
+namespace halftone::amp {
+class Training;
+struct Policy;
 
 /// Two values with which the last forward pass of a training can be run again.
 struct LastPass {
   RandomKey random{};  // the state of the default generator at its start
   Tensor scale{};      // the loss scale of its backward; undefined: none
 };
+}  // namespace halftone::amp
 
-class Session {
+namespace halftone::policy {
+
+/// A site with its treatment in the present step.
+struct ResolvedSite {
+  Site site;
+  CastClass asks = CastClass::as_is;
+  std::vector<Role> roles{};  // of its inputs
+  /// Dtypes of the inputs after native casts; an empty entry: that input is absent.
+  std::vector<std::optional<DType>> operands{};
+  double flops = 0;  // of linear and matmul; of a convolution, as if its stride were 1
+  std::shared_ptr<const Treatment> treatment{};
+};
+
+class Session final {
  public:
-  /// The session's decision for an operation; absent fields: as the region's policy says.
-  struct Decision {
-    std::optional<CastClass> cast_class{};
-    std::optional<DType> dtype{};   // for low_precision, instead of the region's
-    std::optional<DType> result{};  // the dtype of the result
-    std::optional<Accumulator> accumulate{};
-    std::optional<bool> tf32{};  // whether f32 products may use TF32 factors
+  struct Settings {
+    uint64_t seed = 0;               // of random numbers
+    distributed::WireFormat wire{};  // of gradients, for tables
+    /// Identifies the policy in states. From a state of another policy only the position is loaded,
+    /// not the scales.
+    std::string hash{};
   };
+  /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
+  /// that no model could satisfy.
+  Session(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
+          Settings settings);
+  /// Returns a session without rules, for observers only, of a training that has taken `steps`
+  /// steps. Between observed passes it costs nothing, and it adds nothing to checkpoints.
+  static std::shared_ptr<Session> for_observers(nn::Module& model, int64_t steps = 0);
 
-  virtual ~Session() = default;
-  /// Returns the session itself, if rules of a policy made it.
-  virtual policy::PolicySession* of_policy() { return nullptr; }
-  /// Called when a forward pass with its backward begins: a region of this session was entered
-  /// outside its other regions. Returns the pass's number; segments rerun in backward use it.
-  virtual uint64_t begin_pass() = 0;
+  /// Sets the observer (null: none), starting with the next pass. Returns the previous
+  /// one.
+  std::shared_ptr<Observer> observe(std::shared_ptr<Observer> observer);
+  /// Starts a second run of the last training pass: it draws the same random numbers, and histories
+  /// record nothing. It ends when the returned object is destroyed.
+  [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
+
+  /// Begins a forward pass with its backward: a region of this session was entered outside its
+  /// other regions. Returns the pass's number; segments rerun in backward use it.
+  uint64_t begin_pass();
   /// Assigns the next passes to batch `number` of a training whose steps have several batches.
   /// Their random numbers depend on `number`, not on the rank that computes it.
-  virtual void begin_batch(int64_t number) = 0;
+  void begin_batch(int64_t number);
   /// For several processes, before before_step(). seen() returns this process's observations of the
   /// step's batches; hear() takes those of all processes, by rank, on each of them.
-  virtual std::string seen() const = 0;
-  virtual void hear(std::span<const std::string> seen_by_all) = 0;
-  /// Returns the decision for an operation of a pass, before it runs, at the site of CallScope.
-  virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) = 0;
+  std::string seen() const;
+  void hear(std::span<const std::string> seen_by_all);
+  /// Returns what the rules say of an operation of a pass, before it runs, at the site of
+  /// CallScope; null: nothing.
+  const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
   /// Called after the casts: returns the tap of this operation; null: none. `before`: the inputs
   /// before the casts.
-  virtual std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
-                                     uint64_t pass) = 0;
+  std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
+                             uint64_t pass);
   /// Called before a step of the optimizer, when nothing has changed yet. Throws UsageError for
   /// problems that show only after the model has run: a rule that matches nothing.
-  virtual void before_step() = 0;
+  void before_step();
   /// Called after a step of the optimizer, also a skipped one: updates scales and rounds parameters
   /// and states to their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
-  virtual void end_step(optim::Optimizer& optimizer, const Tensor& skip) = 0;
+  void end_step(optim::Optimizer& optimizer, const Tensor& skip);
   /// Returns everything that a resumed training needs, as handles, not copies. load_state_dict()
   /// throws UsageError for a state that is not its own; then nothing has changed.
-  virtual NamedTensors state_dict() const = 0;
-  virtual void load_state_dict(const NamedTensors& state) = 0;
+  NamedTensors state_dict() const;
+  void load_state_dict(const NamedTensors& state);
+
+  /// Returns all sites met until now, in the order in which they were first met.
+  std::vector<ResolvedSite> resolved() const;
+  /// Throws UsageError for a rule that is not optional and matches none of the sites met until now.
+  void require_all_rules_used() const;
+  const Rulebook& rules() const { return matcher_.book(); }
+  const Settings& settings() const { return settings_; }
+  const ModelNames& names() const { return names_; }
+
+ private:
+  struct Key {
+    const void* module;  // the module of the model that is being called
+    const void* owner;   // the same, or a part of it that the model does not name
+    const char* label;
+    const OpInfo* op;
+    int ordinal;
+    bool operator==(const Key&) const = default;
+  };
+  struct HashKey {
+    std::size_t operator()(const Key& key) const;
+  };
+  struct Entry {
+    ResolvedSite resolved;
+    const OpInfo* op;
+    uint64_t seed;
+    std::string name;
+  };
+  Entry& entry_for(const OpInfo& op, std::span<const Tensor> inputs);
+  Entry made(const OpInfo& op, std::span<const Tensor> inputs, const CallScope* scope,
+             int ordinal) const;
+  std::vector<Role> roles_of(std::span<const Tensor> inputs) const;
+  std::shared_ptr<const Treatment> treatment_of(const Entry& entry, int64_t step) const;
+  void require_possible(const Entry& entry) const;
+  void require_tf32(const Entry& entry, std::span<const Tensor> inputs) const;
+  void require_exact(const Entry& entry, std::span<const Tensor> operands) const;
+  bool rests(uint64_t pass) const;
+  bool watches(uint64_t pass) const;
+  std::string name_of(const std::vector<Tensor>& parameters, std::size_t i) const;
+  void follow_rules();
+  bool is_met(std::size_t rule, std::optional<Role> role = {}) const;
+  static std::size_t place_of(std::size_t rule, std::optional<Role> role) {
+    return (1 + rule_role_count) * rule + (role ? 1 + std::size_t(*role) : 0);
+  }
+  bool is_met_here(std::size_t rule, std::optional<Role> role) const;
+  void require_operands(const Entry& entry) const;
+  [[noreturn]] void fail_unmatched(std::size_t rule) const;
+  std::vector<const Quantizer*> grids_from_history() const;
+  void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
+                   const Tensor& skip = {}) const;
+
+  std::string where_;
+  Settings settings_;
+  int64_t hash_;  // a hash of Settings::hash
+  ModelNames names_;
+  RuleMatcher matcher_;
+  std::unordered_map<Key, Entry, HashKey> entries_;
+  std::vector<Key> order_;
+  std::shared_ptr<TensorScales> scales_;
+  std::shared_ptr<WeightAverages> averages_;
+  Entry* current_ = nullptr;
+  std::shared_ptr<Observer> observer_{};
+  bool rules_used_ = false;  // whether it is known that each rule matches something
+  /// By the sites of all ranks; empty: one process. For each rule: a place for the rule, and one
+  /// for each role.
+  std::vector<bool> used_by_any_{};
+  std::vector<uint64_t> watched_{};  // passes since the last step that the observer requested
+  bool lists_sites_ = true, repeats_ = false;
+  /// This many passes have counters of their own.
+  static constexpr uint64_t passes_of_keys = uint64_t(1) << 30;
+  /// Shared with captured steps, which continue the counts in replays.
+  struct Position {
+    int64_t step = 0;
+    uint64_t pass = 0;       // the last pass's number, or the number before a batch's first one
+    uint64_t last_pass = 0;  // of training
+  };
+  std::shared_ptr<Position> at_;
+  uint64_t next_pass_ = 1;  // the distance between pass numbers
+  int64_t changes_at_;
 };
 
-/// Makes the sessions of a strategy that has rules.
-class SessionSource {
- public:
-  virtual ~SessionSource() = default;
-  virtual std::shared_ptr<Session> session_for(nn::Module& model,
-                                               const Strategy& strategy) const = 0;
-  /// Returns the policy file that the strategy came from; null: none.
-  virtual const policy::PolicyFile* file() const { return nullptr; }
-};
+/// Returns the session of a policy for a model; null if the policy needs none. The model must
+/// outlive it.
+std::shared_ptr<Session> session_for(nn::Module& model, const amp::Policy& policy);
+/// Returns the session of a training whose policy has rules or is watched(). Throws UsageError if
+/// it has none.
+Session& session_of(const amp::Training& training);
 
-}  // namespace halftone::amp
+// The policy's tap: treated_op.cpp applies a treatment to the tensors of one
+// operation.
+
+/// The tap's record of the state in which its operation began.
+struct TreatedCall {
+  std::shared_ptr<const Treatment> treatment;
+  std::string where;  // the policy, for messages
+  std::string site;   // its name
+  const OpInfo* op;
+  std::vector<Role> roles;               // of the inputs: input, weight or bias
+  std::shared_ptr<TensorScales> scales;  // of the session
+  std::shared_ptr<WeightAverages> averages;
+  uint64_t seed = 0;    // of the site
+  uint64_t offset = 0;  // of the pass
+  int64_t step = 0;
+  bool notes = true;  // histories record largest magnitudes, and averages take this step's weights
+  std::shared_ptr<Observer> observer{};  // null: no observer
+  std::vector<Tensor> before{};          // for the observer: the inputs without the region's casts
+};
+std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
+
+/// Throws UsageError: a role's grid is not exact in the dtype that would hold it.
+[[noreturn]] void fail_inexact(std::string_view where, std::string_view site, Role role,
+                               const Quantizer& quantizer, DType dtype);
+
+/// Returns a random key for a tensor of a site. It depends only on (seed of the rules, site, role,
+/// pass, element).
+RandomKey key_of(uint64_t site_seed, uint64_t offset, Role role, std::size_t input);
+uint64_t site_seed(uint64_t seed, std::string_view site);
+
+// The view of a tensor for quantization: a matrix whose columns run along the dimension that a
+// product sums over, because blocks of scales and rotations run along it.
+
+/// Returns quantized() of that view, with shape, dtype and device of x.
+Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call);
+
+}  // namespace halftone::policy

@@ -22,17 +22,17 @@ namespace halftone::amp {
 
 namespace {
 /// Returns everything that must be the same on all ranks, one line for each fact.
-std::string description_of(const nn::Module& model, const Strategy& strategy,
+std::string description_of(const nn::Module& model, const Policy& strategy,
                            const optim::Optimizer& optimizer, const distributed::Options& options) {
   PlainText text;
   const LossScaleOptions& scale = strategy.loss_scale;
   text << "strategy " << strategy << "\nwire " << name(*options.wire) << "\nfused_master "
        << strategy.fused_master << "\naccumulate_in_f32 " << strategy.accumulate_in_f32
-       << "\nhold_statistics " << strategy.hold_statistics << "\nseed of rounding " << strategy.seed
-       << "\nloss scale: growth " << scale.growth_factor << " after " << scale.growth_interval
-       << ", backoff " << scale.backoff_factor << " after " << scale.hysteresis << ", from "
-       << scale.min_scale << " to " << scale.max_scale << ", rule " << int(scale.rule)
-       << "\nshard_optimizer " << options.shard_optimizer << "\nbucket_bytes "
+       << "\nhold_statistics " << strategy.hold_statistics << "\nseed of rounding "
+       << strategy.random_seed() << "\nloss scale: growth " << scale.growth_factor << " after "
+       << scale.growth_interval << ", backoff " << scale.backoff_factor << " after "
+       << scale.hysteresis << ", from " << scale.min_scale << " to " << scale.max_scale << ", rule "
+       << int(scale.rule) << "\nshard_optimizer " << options.shard_optimizer << "\nbucket_bytes "
        << options.bucket_bytes;
   const auto parameters = model.named_parameters();
   for (const auto& [name, x] : parameters)
@@ -61,7 +61,7 @@ void take_weights_of_rank_0(const nn::Module& model, Communicator& group) {
   }
 }
 
-distributed::Options completed(distributed::Options options, const Strategy& strategy) {
+distributed::Options completed(distributed::Options options, const Policy& strategy) {
   if (!options.wire) options.wire = strategy.wire;
   return options;
 }
@@ -70,7 +70,7 @@ distributed::Options completed(distributed::Options options, const Strategy& str
 distributed::Options agreed(const TrainingCore& core, Communicator& group,
                             const distributed::Options& asked) {
   distributed::Options options = completed(asked, core.strategy);
-  const Session* session = core.region.session.get();
+  const policy::Session* session = core.region.session.get();
   // A session needs whole parameters and states in the optimizer.
   options.shard_optimizer = asked.shard_optimizer && core.stepping().elementwise() && !session;
   if (group.size() == 1) return options;
@@ -94,10 +94,10 @@ optim::NamedTensors without_model(optim::NamedTensors state) {
 }
 }  // namespace
 
-std::unique_ptr<Cut> cut_for(const Strategy& strategy, const nn::Module& model,
+std::unique_ptr<Cut> cut_for(const Policy& strategy, const nn::Module& model,
                              const optim::Optimizer& optimizer, Communicator& group,
                              const distributed::Options& asked) {
-  const bool shares = asked.shard_optimizer && optimizer.elementwise() && !strategy.session;
+  const bool shares = asked.shard_optimizer && optimizer.elementwise() && !strategy.has_session();
   if (group.size() == 1 || !shares) return nullptr;
   distributed::require_agreement(
       group, "agreement on model and strategy",
@@ -207,8 +207,8 @@ void TogetherRoute::drop() { reducer_.drop(), statistics_.drop(), gathered_ = fa
 
 /// Rules and scales of a policy file depend on the batches of all ranks.
 void TogetherRoute::begin_step() {
-  const std::shared_ptr<Session>& session = core_.region.session;
-  if (!session || !of_several() || !core_.strategy.session) return;
+  const std::shared_ptr<policy::Session>& session = core_.region.session;
+  if (!session || !of_several() || !core_.strategy.has_session()) return;
   session->hear(distributed::all_gather_texts(group_, "what policies have seen", session->seen()));
 }
 

@@ -44,7 +44,7 @@ class ShortWeights final : public CastPolicy {
 };
 
 /// Returns the region of the model's passes.
-Region region_of(const Strategy& strategy) {
+Region region_of(const Policy& strategy) {
   if (strategy.autocast)
     return {.policy = strategy.own_policy
                           ? strategy.own_policy
@@ -70,7 +70,7 @@ void require_f32_parameters(const nn::Module& model, const optim::Optimizer& opt
 
 /// Refuses strategies that an optimizer without updates through the backend cannot follow: it can
 /// only have masters that replace its parameters.
-void require_no_keeper(const Strategy& strategy) {
+void require_no_keeper(const Policy& strategy) {
   if (strategy.form == WeightForm::plain)
     fail<UsageError>("amp.apply",
                      "accumulate_in_f32 without masters needs an optimizer that updates through "
@@ -87,7 +87,7 @@ bool is_batch_norm(const nn::Module& module) {
 }
 }  // namespace
 
-TrainingCore::TrainingCore(const Strategy& asked, nn::Module& trained, optim::Optimizer& updating,
+TrainingCore::TrainingCore(const Policy& asked, nn::Module& trained, optim::Optimizer& updating,
                            const Cut* cut)
     : strategy(asked),
       model(trained),
@@ -98,7 +98,7 @@ TrainingCore::TrainingCore(const Strategy& asked, nn::Module& trained, optim::Op
   require_f32_parameters(model, optimizer);
   if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
   if (strategy.weights != f32) convert_weights(cut);
-  if (strategy.session) region.session = strategy.session->session_for(model, strategy);
+  region.session = policy::session_for(model, strategy);
 }
 
 namespace {
@@ -131,7 +131,7 @@ void TrainingCore::convert_weights(const Cut* cut) {
   const MasterWeightsOptions options{.form = strategy.form,
                                      .fused = fused,
                                      .accumulate_in_f32 = strategy.accumulate_in_f32,
-                                     .seed = strategy.seed};
+                                     .seed = strategy.random_seed()};
   if (cut) masters_to_come = {options, std::move(initial)};
   else masters = std::make_unique<MasterWeights>(optimizer, options, std::move(initial));
 }
@@ -154,9 +154,9 @@ void TrainingCore::hold_statistics() {
   if (strategy.hold_statistics && statistics.empty()) statistics = nn::BufferCopies(model);
 }
 
-Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer)
+Training::Training(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer)
     : core_(std::make_unique<TrainingCore>(strategy, model, optimizer, nullptr)) {}
-Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+Training::Training(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                    Communicator& group, const distributed::Options& options)
     : core_(std::make_unique<TrainingCore>(
           strategy, model, optimizer, cut_for(strategy, model, optimizer, group, options).get())) {
@@ -166,7 +166,7 @@ Training::Training(Training&&) noexcept = default;
 Training::~Training() = default;
 
 nn::Module& Training::model() { return core_->model; }
-const Strategy& Training::strategy() const { return core_->strategy; }
+const Policy& Training::strategy() const { return core_->strategy; }
 const Region& Training::region() const { return core_->region; }
 GradScaler& Training::scaler() { return core_->scaler; }
 MasterWeights* Training::masters() { return core_->masters.get(); }
@@ -186,15 +186,15 @@ void Training::train_together(Communicator& group, const distributed::Options& o
   together.begin();
 }
 
-Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer) {
+Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer) {
   return {strategy, model, optimizer};
 }
 
 Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer) {
-  return {Strategy::named(strategy), model, optimizer};
+  return {Policy::named(strategy), model, optimizer};
 }
 
-Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const distributed::Options& options) {
   return {strategy, model, optimizer, world(), options};
 }
@@ -420,7 +420,7 @@ void account_for(TrainingCore& core, const Stepped& stepped) {
 
 Stepped Training::step() {
   TrainingCore& core = *core_;
-  const std::shared_ptr<Session> session = core.region.session;
+  const std::shared_ptr<policy::Session> session = core.region.session;
   core.route->begin_step();
   if (session) session->before_step();
   say_if_nothing_was_cast(core);
@@ -471,7 +471,7 @@ const std::string& Training::first_overflow() const {
   return core_->first_overflow;
 }
 
-std::shared_ptr<Session> Training::set_session(std::shared_ptr<Session> session) {
+std::shared_ptr<policy::Session> Training::set_session(std::shared_ptr<policy::Session> session) {
   return std::exchange(core_->region.session, std::move(session));
 }
 
@@ -729,7 +729,7 @@ WeightForm form_of(const Tensor& parameter, WeightForm form) {
 }  // namespace
 
 NamedTensors converted(const TrainingCore& training, const NamedTensors& given, Convert convert) {
-  const Strategy& strategy = training.strategy;
+  const Policy& strategy = training.strategy;
   Entries entries(loading, "a Training", given);
   const std::string saved_under = entries.text("strategy"), form_name = entries.text("form"),
                     from = shortened(saved_under, 80);

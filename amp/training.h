@@ -12,7 +12,7 @@
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/session.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/communicator.h>
 #include <halftone/core/named_tensors.h>
@@ -41,7 +41,7 @@ optim::NamedTensors converted(const TrainingCore& training, const optim::NamedTe
 // One training loop for every strategy:
 //
 //   optim::AdamW adamw(model.parameters(), {.lr = 1e-3});
-//   amp::Training training = amp::apply(amp::Strategy::named("o2-fp16"), model, adamw);
+//   amp::Training training = amp::apply(amp::Policy::named("o2-fp16"), model, adamw);
 //   for (auto [images, labels] : loader) {
 //     training.zero_grad();
 //     training.backward(cross_entropy(training.forward(model, images), labels));
@@ -56,10 +56,10 @@ optim::NamedTensors converted(const TrainingCore& training, const optim::NamedTe
 class Training {
  public:
   /// See apply(). Model and optimizer must outlive this.
-  Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+  Training(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer);
   /// The same, with train_together(): if ranks share out the optimizer, no rank ever has more
   /// masters than it keeps.
-  Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+  Training(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
            Communicator& group, const distributed::Options& options);
   Training(Training&&) noexcept;
   ~Training();
@@ -129,7 +129,7 @@ class Training {
   Tensor weight(std::size_t index) const;
 
   nn::Module& model();
-  const Strategy& strategy() const;
+  const Policy& strategy() const;
   const Region& region() const;
   GradScaler& scaler();
   /// Returns null if the strategy stores nothing but the weights.
@@ -144,7 +144,7 @@ class Training {
 
   const LastPass& last_pass() const;
   /// Sets the session of later regions; null: none. Returns the previous one.
-  std::shared_ptr<Session> set_session(std::shared_ptr<Session> session);
+  std::shared_ptr<policy::Session> set_session(std::shared_ptr<policy::Session> session);
 
   // --- states. All ranks call these; rank 0 has the file
   /// Returns the whole training state, as handles: "model.*", "optimizer.*" (with masters and
@@ -174,11 +174,11 @@ class Training {
 /// Applies a strategy to a model and its optimizer: casts the parameters in place (handles follow),
 /// and gives the optimizer masters if the strategy has any. Throws UsageError if the model is not
 /// f32 or its parameters are not those of the optimizer; then nothing has changed.
-Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
-/// The same under Strategy::named(), such as "amp-bf16".
+Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+/// The same under Policy::named(), such as "amp-bf16".
 Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer);
 /// The same for steps of several batches, on all processes of world(): Training::train_together().
-Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const distributed::Options& options);
 
 }  // namespace halftone::amp

@@ -102,10 +102,10 @@ struct Cut {
 struct TrainingCore {
   /// With a cut, makes the f32 weights of this rank's parts, and leaves their masters to
   /// train_together().
-  TrainingCore(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+  TrainingCore(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const Cut* cut);
 
-  Strategy strategy;
+  Policy strategy;
   nn::Module& model;
   optim::Optimizer& optimizer;  // the user's
   std::unique_ptr<MasterWeights> masters{};
@@ -158,9 +158,9 @@ struct TrainingCore {
 
 // Steps of several batches, on one process or on several. Gradients and running statistics are
 // summed in the order of the batches (distributed/reducer.h). Each of several ranks may update its
-// own parts of the parameters (distributed/collectives.h): then the optimizer holds the parts instead of
-// the parameters, and optimizer state and masters have their sizes. A saved state has whole
-// tensors: rank 0 joins the parts, and distributes them after loading.
+// own parts of the parameters (distributed/collectives.h): then the optimizer holds the parts
+// instead of the parameters, and optimizer state and masters have their sizes. A saved state has
+// whole tensors: rank 0 joins the parts, and distributes them after loading.
 
 class TogetherRoute final : public GradientRoute {
  public:
@@ -222,7 +222,7 @@ class TogetherRoute final : public GradientRoute {
 /// Returns the parts of the optimizer's parameters that this rank will keep; null: it keeps all.
 /// First every rank gets the f32 weights of rank 0, so that masters of all parts come from the same
 /// weights. Throws UsageError, on all ranks, if ranks differ in model, strategy or environment.
-std::unique_ptr<Cut> cut_for(const Strategy& strategy, const nn::Module& model,
+std::unique_ptr<Cut> cut_for(const Policy& strategy, const nn::Module& model,
                              const optim::Optimizer& optimizer, Communicator& group,
                              const distributed::Options& asked);
 

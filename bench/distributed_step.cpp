@@ -260,8 +260,8 @@ class Steps {
   int64_t samples() const { return w_.inputs.size(0); }
 
  private:
-  static ht::amp::Strategy of(const std::string& name, bool together) {
-    ht::amp::Strategy strategy = ht::policy::named_or_loaded(name);
+  static ht::amp::Policy of(const std::string& name, bool together) {
+    ht::amp::Policy strategy = ht::policy::named_or_read(name);
     if (!together) strategy.wire = {};  // gradients are not sent
     return strategy;
   }
@@ -328,7 +328,7 @@ void measure(const std::string& workload, const std::string& strategy, const Opt
   const ht::distributed::WireFormat said = ht::distributed::WireFormat::named(o.wire);
   const bool as_policy = said == ht::distributed::WireFormat{};
   const ht::distributed::Options options{
-      .wire = as_policy ? ht::policy::named_or_loaded(strategy).wire : said,
+      .wire = as_policy ? ht::policy::named_or_read(strategy).wire : said,
       .bucket_bytes = o.bucket_bytes};
   const int size = ht::world().size();
   nlohmann::ordered_json cell{{"workload", workload},
@@ -387,7 +387,7 @@ int main(int argc, char** argv) {
   CLI::App app("Steps of data-parallel training, measured and predicted.");
   app.add_option("--workload", o.workloads, ht::lab::synthetic_list() + "; several by commas")
       ->delimiter(',');
-  app.add_option("--strategy", o.strategies, "as in amp/strategy.h; several by commas")
+  app.add_option("--strategy", o.strategies, "as in amp/policy.h; several by commas")
       ->delimiter(',');
   app.add_option("--wire", o.wire, "as in distributed/wire.h");
   app.add_option("--bucket-bytes", o.bucket_bytes, "bytes of gradients that are sent together")

@@ -4,7 +4,7 @@
 #include <array>
 
 #include <halftone/core/memory.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 #include "machine.h"
 

@@ -34,7 +34,7 @@ ht::Tensor loss_of(const Job& job, const ht::Tensor& logits, const ht::Tensor& t
                       : ht::cross_entropy(logits, targets);
 }
 
-Losses train(const Job& job, const ht::amp::Strategy& strategy, uint64_t seed, int64_t steps,
+Losses train(const Job& job, const ht::amp::Policy& strategy, uint64_t seed, int64_t steps,
              double lr) {
   ht::manual_seed(seed);
   const std::unique_ptr<ht::nn::Layer> model = job.model();
@@ -97,14 +97,14 @@ std::vector<Job> jobs(const std::string& text_file) {
 
 struct Form {
   const char* name;
-  ht::amp::Strategy strategy;
+  ht::amp::Policy strategy;
 };
 
 std::vector<Form> forms() {
-  ht::amp::Strategy truncated = ht::amp::Strategy::named("split-bf16"), rounded = truncated;
+  ht::amp::Policy truncated = ht::amp::Policy::named("split-bf16"), rounded = truncated;
   truncated.form = ht::WeightForm::split, rounded.form = ht::WeightForm::split_rounded;
-  return {{"fp32", ht::amp::Strategy::named("fp32")},
-          {"o2-bf16", ht::amp::Strategy::named("o2-bf16")},
+  return {{"fp32", ht::amp::Policy::named("fp32")},
+          {"o2-bf16", ht::amp::Policy::named("o2-bf16")},
           {"split, truncated", truncated},
           {"split, rounded", rounded}};
 }

@@ -53,30 +53,23 @@ class Clocked final : public ht::OpTap {
   Spent& spent_;
 };
 
-class Clocks final : public ht::amp::Session {
+/// Adds a clock to each operation of a region.
+class Clocks final : public ht::InputCaster {
  public:
-  explicit Clocks(Profile& profile) : profile_(profile) {}
-  uint64_t begin_pass() override { return ++pass_; }
-  void begin_batch(int64_t) override {}
-  std::string seen() const override { return {}; }
-  void hear(std::span<const std::string>) override {}
-  Decision decide(const ht::OpInfo& op, std::span<const ht::Tensor>, uint64_t) override {
-    op_ = op.name;
-    return {};
+  explicit Clocks(Profile& profile) : profile_(profile), inner_(ht::shared_active_caster()) {}
+  ht::CastPlan plan(const ht::OpInfo& op, std::span<ht::Tensor> inputs, bool has_f32) override {
+    ht::CastPlan plan = inner_ ? inner_->plan(op, inputs, has_f32) : ht::CastPlan{};
+    plan.tap = std::make_shared<Clocked>(profile_[std::string(op.name)]);
+    return plan;
   }
-  std::shared_ptr<ht::OpTap> tap(std::span<const ht::Tensor>, std::span<const ht::Tensor>,
-                                 uint64_t) override {
-    return std::make_shared<Clocked>(profile_[op_]);
+  bool treats() const override { return true; }
+  void cast_inputs(const ht::OpInfo& op, std::span<ht::Tensor> inputs) override {
+    if (inner_) inner_->cast_inputs(op, inputs);
   }
-  void before_step() override {}
-  void end_step(ht::optim::Optimizer&, const ht::Tensor&) override {}
-  ht::NamedTensors state_dict() const override { return {}; }
-  void load_state_dict(const ht::NamedTensors&) override {}
 
  private:
   Profile& profile_;
-  std::string op_{};
-  uint64_t pass_ = 0;
+  std::shared_ptr<ht::InputCaster> inner_;
 };
 
 struct Options {
@@ -93,9 +86,8 @@ void line(const std::string& what, double forward, double backward, double calls
 void profile_steps(const Options& options) {
   ht::lab::SyntheticWorkload w = ht::lab::make_synthetic(options.workload);
   ht::optim::AdamW adamw(w.model->parameters(), {.lr = 1e-4, .weight_decay = 0.01});
-  auto training = ht::amp::apply(ht::amp::Strategy::named(options.strategy), *w.model, adamw);
+  auto training = ht::amp::apply(ht::amp::Policy::named(options.strategy), *w.model, adamw);
   Profile profile;
-  training.set_session(std::make_shared<Clocks>(profile));
   double forward = 0, backward = 0, update = 0;
   int steps = 0;
   const auto step = [&] {
@@ -104,7 +96,13 @@ void profile_steps(const Options& options) {
       const auto now = Clock::now();
       sum += std::chrono::duration<double, std::milli>(now - start).count(), start = now;
     };
-    const ht::Tensor loss = ht::lab::logits_loss(training.forward(*w.model, w.inputs), w.targets);
+    const ht::Tensor logits = training.forward(
+        [&](const ht::Tensor& x) {
+          const ht::CasterScope clocks(std::make_shared<Clocks>(profile));
+          return (*w.model)(x);
+        },
+        w.inputs);
+    const ht::Tensor loss = ht::lab::logits_loss(logits, w.targets);
     lap(forward);
     training.backward(loss);
     lap(backward);
@@ -139,7 +137,7 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Says where the time of a training step goes, operation by operation.");
   app.add_option("--workload", options.workload, ht::lab::synthetic_list());
-  app.add_option("--strategy", options.strategy, "as in amp/strategy.h");
+  app.add_option("--strategy", options.strategy, "as in amp/policy.h");
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds")->check(CLI::PositiveNumber);

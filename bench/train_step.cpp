@@ -124,7 +124,7 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
                   const Options& options) {
   using Clock = std::chrono::steady_clock;
   ht::optim::AdamW adamw(w.model->parameters(), {.lr = 1e-4, .weight_decay = 0.01});
-  auto training = ht::amp::apply(ht::policy::named_or_loaded(strategy), *w.model, adamw);
+  auto training = ht::amp::apply(ht::policy::named_or_read(strategy), *w.model, adamw);
   Timing timing;
   std::optional<ht::policy::Probe> probe;
   if (options.probe > 0) probe.emplace(training, ht::policy::ProbeOptions{.every = options.probe});
@@ -249,7 +249,7 @@ int main(int argc, char** argv) {
          ht::lab::synthetic_list() +
              "; several by commas; untuned: shapes that are not round (lab/workload_data.h)")
       ->delimiter(',');
-  app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
+  app.add_option("--strategy", options.strategies, "as in amp/policy.h; several by commas")
       ->delimiter(',');
   app.add_option("--device", options.device, "cpu, cuda or cuda:N; batches are larger on a GPU");
   app.add_flag("--capture", options.capture, "replay the step as a CUDA graph");
@@ -261,7 +261,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 1024));
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
-  app.add_option("--probe", options.probe, "telemetry every n steps (policy/probe.h); 0: none")
+  app.add_option("--probe", options.probe, "telemetry every n steps (amp/probe.h); 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--limit,!--no-limit", options.limit,
                "first measures the machine (a second), then prints the share of its limit that a "

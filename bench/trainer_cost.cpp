@@ -64,7 +64,7 @@ struct Epochs {
 
 void measure(const std::string& name, const Options& o, const std::filesystem::path& work) {
   Epochs hand(name), trained(name);
-  const auto strategy = ht::amp::Strategy::named(o.strategy);
+  const auto strategy = ht::amp::Policy::named(o.strategy);
   ht::amp::Training training = ht::amp::apply(strategy, *hand.w.model, hand.adamw);
   std::FILE* const nowhere = std::fopen("/dev/null", "w");
   ht::train::TrainerOptions options{.strategy = strategy,

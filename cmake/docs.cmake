@@ -3,7 +3,7 @@
 # comment at the top of each header.
 set(headers ${PROJECT_BINARY_DIR}/include/halftone)
 set(HALFTONE_DOCS_INPUT ${headers}/halftone.h ${headers}/docs/api.md ${headers}/onnx/save_onnx.h)
-foreach(folder core autograd distributed nn optim data amp policy train)
+foreach(folder core autograd distributed nn optim data amp train)
   list(APPEND HALFTONE_DOCS_INPUT ${headers}/${folder})
 endforeach()
 list(JOIN HALFTONE_DOCS_INPUT " " HALFTONE_DOCS_INPUT)

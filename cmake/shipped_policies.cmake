@@ -1,7 +1,7 @@
-# Makes a source file with the texts of policies/*.json, so that programs find them by name wherever they are installed.
-file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/policies/*.json)
+# Makes a source file with the texts of amp/policies/*.json, so that programs find them by name wherever they are installed.
+file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/amp/policies/*.json)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
-set(text "// Made by cmake/shipped_policies.cmake.\n#include <halftone/policy/policy_file.h>\n\nnamespace halftone::policy {\n\nstd::span<const ShippedPolicy> shipped_policies() {\n  static constexpr ShippedPolicy all[]{\n")
+set(text "// Made by cmake/shipped_policies.cmake.\n#include <halftone/amp/policy.h>\n\nnamespace halftone::policy {\n\nstd::span<const ShippedPolicy> shipped_policies() {\n  static constexpr ShippedPolicy all[]{\n")
 foreach(file IN LISTS files)
   get_filename_component(name ${file} NAME_WE)
   file(READ ${file} content)

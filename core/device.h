@@ -71,7 +71,7 @@ class PortableBitsScope {
 // Whether f32 products and convolutions may round their factors to TF32: the exponent of f32, 11
 // significant bits (formats::tf32). Tensor cores multiply TF32 about eight times as fast as f32,
 // and sum in f32. The flag covers torch.backends.cuda.matmul.allow_tf32 and
-// torch.backends.cudnn.allow_tf32. CPUs ignore it; policies/tf32.json gives the same numbers on
+// torch.backends.cudnn.allow_tf32. CPUs ignore it; amp/policies/tf32.json gives the same numbers on
 // any device, by rounding. In a policy file, "compute": "tf32" allows TF32 for single
 // operations.
 

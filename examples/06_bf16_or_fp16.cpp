@@ -34,7 +34,7 @@ struct Images {
 };
 
 /// Trains a new model, prints its accuracy, and returns it.
-Run train(const char* what, const ht::amp::Strategy& strategy, const Images& images, int64_t epochs,
+Run train(const char* what, const ht::amp::Policy& strategy, const Images& images, int64_t epochs,
           bool watched = false) {
   Run run;
   run.model.to(images.device);
@@ -99,9 +99,9 @@ void run(const Arguments& arguments) {
   const Images images{fashion_images(Split::train, arguments.data, arguments.limit),
                       fashion_images(Split::test, arguments.data, arguments.limit),
                       ht::device_named(arguments.device)};
-  ht::amp::Strategy f16 = ht::amp::Strategy::named("amp-fp16");
-  const ht::amp::Strategy f32 = ht::amp::Strategy::named("fp32"), dynamic = f16,
-                          bf16 = ht::amp::Strategy::named("amp-bf16");
+  ht::amp::Policy f16 = ht::amp::Policy::named("amp-fp16");
+  const ht::amp::Policy f32 = ht::amp::Policy::named("fp32"), dynamic = f16,
+                        bf16 = ht::amp::Policy::named("amp-bf16");
   const Run wide = train("f32", f32, images, arguments.epochs, true);
   print_histogram(wide);
   std::printf("\nrounded to zero by f16:");

@@ -87,7 +87,7 @@ Outcome train(std::optional<WeightForm> form) {
   ht::nn::Sequential teacher = ht::nn::models::mlp({16, 32, 1}),
                      model = ht::nn::models::mlp({16, 32, 1});
   ht::optim::Sgd sgd(model.parameters(), {.lr = 0.02});
-  ht::amp::Strategy strategy = ht::amp::Strategy::named(form ? "full-bf16" : "fp32");
+  ht::amp::Policy strategy = ht::amp::Policy::named(form ? "full-bf16" : "fp32");
   if (form) strategy.form = *form;
   ht::amp::Training training = ht::amp::apply(strategy, model, sgd);
   const std::vector<ht::Tensor> parameters = model.parameters();

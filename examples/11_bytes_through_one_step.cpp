@@ -55,7 +55,7 @@ void one_step(const char* name) {
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({256, 512, 512, 10});
   ht::optim::AdamW adamw(model.parameters(), {.lr = 1e-3});
-  ht::amp::Training training = ht::amp::apply(ht::amp::Strategy::named(name), model, adamw);
+  ht::amp::Training training = ht::amp::apply(ht::amp::Policy::named(name), model, adamw);
   ht::Tensor x, labels;
   {
     const ht::MemoryScope scope(MemoryUse::input);

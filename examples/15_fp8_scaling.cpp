@@ -123,7 +123,7 @@ void outliers() {
 
 /// Trains a small network. Its loss has a factor of 1e-6, so that gradients are small; AdamW does
 /// not depend on it.
-void train(const char* what, const ht::amp::Strategy& strategy) {
+void train(const char* what, const ht::amp::Policy& strategy) {
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({16, 64, 64, 4}),
                      teacher = ht::nn::models::mlp({16, 32, 4});
@@ -150,11 +150,11 @@ constexpr const char* unscaled = R"({
 
 void trainings() {
   std::printf("\nloss of a small network after 1, 100, 200 and 300 steps\n");
-  train("bf16", ht::amp::Strategy::named("amp-bf16"));
-  train("e4m3, gradients e5m2, no scale", ht::policy::parse(unscaled, "unscaled.json"));
-  train("te_current", ht::policy::named_or_loaded("te_current"));
-  train("te_delayed_hybrid", ht::policy::named_or_loaded("te_delayed_hybrid"));
-  train("mxfp8", ht::policy::named_or_loaded("mxfp8"));
+  train("bf16", ht::amp::Policy::named("amp-bf16"));
+  train("e4m3, gradients e5m2, no scale", ht::policy::read_text(unscaled, "unscaled.json"));
+  train("te_current", ht::policy::named_or_read("te_current"));
+  train("te_delayed_hybrid", ht::policy::named_or_read("te_delayed_hybrid"));
+  train("mxfp8", ht::policy::named_or_read("mxfp8"));
 }
 
 void run(const std::string& pictures) {
@@ -188,6 +188,7 @@ int main(int argc, char** argv) {
 //   scale of a block with that magnitude (floor), and the stored number in both.
 // 2 (predict). Let Delayed take the latest magnitude in place of the largest of ten. What do the
 //   steps 21 to 30 look like? And what happens if the size alternates between two values?
-// 3 (implement). Task 12 of examples/exercises/: delayed scaling, and why the first step underflows.
-// 4 (design). A scale from history must be saved in checkpoints. What happens after a resume
+// 3 (implement). Task 12 of examples/exercises/: delayed scaling, and why the first step
+// underflows. 4 (design). A scale from history must be saved in checkpoints. What happens after a
+// resume
 //   without it, and how would you start a first step in place of the scale 1?

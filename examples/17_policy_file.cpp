@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include <halftone/halftone.h>
-#include <halftone/policy/resolved.h>
+#include <halftone/amp/resolved.h>
 
 #include "program.h"
 
@@ -34,7 +34,7 @@ constexpr const char* text = R"({
 })";
 
 /// Prints the losses of a small regression at a few steps.
-void train(const ht::amp::Strategy& strategy, int64_t steps, bool shows) {
+void train(const ht::amp::Policy& strategy, int64_t steps, bool shows) {
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({16, 64, 64, 4});
   ht::nn::Sequential teacher = ht::nn::models::mlp({16, 32, 4});
@@ -62,12 +62,11 @@ void train(const ht::amp::Strategy& strategy, int64_t steps, bool shows) {
 
 void run(int64_t steps) {
   omp_set_num_threads(1);  // the tensors are small
-  const ht::amp::Strategy mine = ht::policy::parse(text, "my-fp8.json");
+  const ht::amp::Policy mine = ht::policy::read_text(text, "my-fp8.json");
   std::cout << "loss of a network that learns the outputs of another one, at five steps:\n";
-  for (const char* name : {"fp32", "full-bf16"})
-    train(ht::amp::Strategy::named(name), steps, false);
+  for (const char* name : {"fp32", "full-bf16"}) train(ht::amp::Policy::named(name), steps, false);
   train(mine, steps, true);
-  const ht::policy::PolicyFile file = ht::policy::file_of(mine);
+  const ht::amp::Policy file = mine;
   const bool same = ht::policy::write(ht::policy::read_text(ht::policy::write(file), "again")) ==
                     ht::policy::write(file);
   std::cout << "written out and read again it is " << (same ? "the same" : "ANOTHER") << ", hash "

@@ -47,14 +47,14 @@ struct Work {
 };
 
 /// A policy that extends fp32 by one rule for each of the given layers.
-ht::amp::Strategy policy_of(const std::string& input, const std::string& weight,
-                            const std::string& gradient, const std::vector<int>& layers) {
+ht::amp::Policy policy_of(const std::string& input, const std::string& weight,
+                          const std::string& gradient, const std::vector<int>& layers) {
   std::string rules;
   for (const int layer : layers)
     rules += std::string(rules.empty() ? "" : ",") + R"({"match": {"op": "linear", "path": ")" +
              std::to_string(2 * layer) + R"("}, "input": ")" + input + R"(", "weight": ")" +
              weight + R"(", "grad_output": ")" + gradient + R"("})";
-  return ht::policy::parse(
+  return ht::policy::read_text(
       R"({"halftone_policy": 1, "name": "try", "extends": "fp32", "rules": [)" + rules + "]}",
       "try.json");
 }
@@ -83,7 +83,7 @@ void probe() {
 void explain() {
   std::printf("\n2. explain: f16 with a loss scale of 2^20\n\n");
   Work work;
-  ht::amp::Strategy strategy = ht::amp::Strategy::named("amp-fp16");
+  ht::amp::Policy strategy = ht::amp::Policy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p20;
   ht::amp::Training training = ht::amp::apply(strategy, work.model, work.adamw);
   const Batch batch = work.batch();
@@ -95,7 +95,7 @@ void explain() {
 }
 
 /// The gradients of one batch, as one vector.
-ht::Tensor gradient_under(const ht::amp::Strategy& strategy) {
+ht::Tensor gradient_under(const ht::amp::Policy& strategy) {
   Work work;
   ht::amp::Training training = ht::amp::apply(strategy, work.model, work.adamw);
   training.backward(work.loss(training, work.batch()));
@@ -109,7 +109,7 @@ double size(const ht::Tensor& x) { return std::sqrt(ht::sum(ht::square(x)).item(
 
 void search() {
   std::printf("\n3. search: which layers can use mxfp4? Error of the gradient of one batch\n\n");
-  const ht::Tensor exact = gradient_under(ht::amp::Strategy::named("fp32"));
+  const ht::Tensor exact = gradient_under(ht::amp::Policy::named("fp32"));
   const auto error = [&](const std::vector<int>& layers) {
     const ht::Tensor got = gradient_under(policy_of("mxfp4", "mxfp4", "mxfp4", layers));
     return size(got - exact) / size(exact);

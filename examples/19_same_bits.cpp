@@ -71,7 +71,7 @@ unsigned long long train(int threads) {
                            ht::nn::Linear(128, 8)};
   const ht::Tensor x = ht::randn({256, 64}), y = ht::randn({256, 8});
   ht::optim::AdamW optimizer(model.parameters());
-  auto training = ht::amp::apply(ht::amp::Strategy::named("amp-bf16"), model, optimizer);
+  auto training = ht::amp::apply(ht::amp::Policy::named("amp-bf16"), model, optimizer);
   for (int step = 0; step < 20; ++step) {
     training.zero_grad();
     training.backward(ht::mse(training.forward(model, x), y));

@@ -28,7 +28,7 @@ void add_flags(Program& program, Arguments& to) {
   program.flag("--data", to.data, "directory with train/CLASS/*.jpg and val/CLASS/*.jpg");
   program.flag("--weights", to.weights, "torchvision-style .safetensors to start from");
   program.flag("--work", to.work, "directory for the output files");
-  program.flag("--strategy", to.strategy, "of amp/strategy.h");
+  program.flag("--strategy", to.strategy, "of amp/policy.h");
   program.flag("--epochs", to.epochs).within(1, 1000);
   program.flag("--batch", to.batch).within(2, 4096);
   program.flag("--size", to.size, "side of the images").within(32, 1024);

@@ -27,7 +27,7 @@ struct Arguments {
 void add_flags(Program& program, Arguments& to) {
   program.flag("--text", to.text, "files to train on; default: Debian's common licenses");
   program.device(to.device);
-  program.list("--strategies", to.strategies, "any of amp/strategy.h, separated by commas");
+  program.list("--strategies", to.strategies, "any of amp/policy.h, separated by commas");
   program.flag("--layers", to.model.layers).within(1, 100);
   program.flag("--heads", to.model.heads).within(1, 100);
   program.flag("--width", to.model.width).within(1, 10000);
@@ -101,7 +101,7 @@ ht::optim::LrSchedule rates(int64_t steps) {
       warm_up, ht::optim::LrSchedule::cosine(std::max<int64_t>(steps - warm_up, 1), 0.05));
 }
 
-void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer& characters,
+void train(const ht::amp::Policy& strategy, const ht::data::CharacterTokenizer& characters,
            const ht::data::TextSplit& split, const Arguments& a) {
   ht::manual_seed(a.seed);
   const ht::Device device = ht::device_named(a.device);
@@ -138,7 +138,7 @@ void run(Arguments a) {
   std::printf("%zu characters, %ld different ones; nats per character of a bigram model: %.3f\n\n",
               text.size(), long(a.model.vocabulary), bigram_loss(split, a.model.vocabulary));
   for (const std::string& name : a.strategies)
-    train(ht::amp::Strategy::named(name), characters, split, a);
+    train(ht::amp::Policy::named(name), characters, split, a);
 }
 
 }  // namespace

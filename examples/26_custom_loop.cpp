@@ -30,7 +30,7 @@ void train(const Arguments& a) {
 
   // The strategy casts the model, keeps master weights, and scales the loss. Make schedules after
   // it.
-  auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
+  auto training = ht::amp::apply(ht::amp::Policy::named(a.strategy), model, adamw);
   ht::optim::LrScheduler schedule(training.optimizer(),
                                   ht::optim::LrSchedule::cosine(a.epochs * batches, 0.01));
 
@@ -92,7 +92,7 @@ void train(const Arguments& a) {
 int main(int argc, char** argv) {
   Arguments arguments;
   Program program("Trains LeNet on Fashion-MNIST with a loop by hand.");
-  program.flag("--strategy", arguments.strategy, "of amp/strategy.h");
+  program.flag("--strategy", arguments.strategy, "of amp/policy.h");
   program.flag("--directory", arguments.directory);
   program.flag("--epochs", arguments.epochs).within(1, 1000);
   program.flag("--batches", arguments.batches, "of an epoch; 0: all, which takes minutes")

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   Arguments a;
   Program program("Trains LeNet on Fashion-MNIST on as many processes as mpirun starts.");
   const auto wires = ht::distributed::WireFormat::names();
-  program.flag("--strategy", a.strategy, "of amp/strategy.h");
+  program.flag("--strategy", a.strategy, "of amp/policy.h");
   program.flag("--wire", a.wire, "the format of gradients between processes; own: their dtype")
       .one_of({wires.begin(), wires.end()});
   program.flag("--batches-per-step", a.batches_per_step, "over all processes").positive();

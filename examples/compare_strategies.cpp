@@ -147,7 +147,7 @@ struct Stopwatch final : ht::train::Callback {
   }
 };
 
-Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& images,
+Measured measure(const ht::amp::Policy& strategy, const ht::data::ByteImages& images,
                  const ht::data::ByteImages& test_images, const Arguments& a) {
   ht::manual_seed(a.seed);
   const ht::Device device = ht::device_named(a.device);
@@ -192,9 +192,9 @@ void run(const Arguments& arguments) {
   using ht::data::Split;
   if (arguments.epochs == 0)
     ht::fail<ht::UsageError>("--epochs", "0 epochs leave nothing to compare. Give 1 or more.");
-  std::vector<ht::amp::Strategy> strategies;
+  std::vector<ht::amp::Policy> strategies;
   for (const std::string& name : arguments.strategies) {
-    strategies.push_back(ht::policy::named_or_loaded(name));
+    strategies.push_back(ht::policy::named_or_read(name));
     if (strategies.back().policy == "pytorch-cuda") strategies.back().policy = arguments.policy;
   }
   // Fails before the training rather than after it.
@@ -208,7 +208,7 @@ void run(const Arguments& arguments) {
             << test_images.size() << " test images, " << arguments.epochs << " epochs each, "
             << ht::cpu_threads() << " threads\n\n";
   std::vector<Measured> all;
-  for (const ht::amp::Strategy& strategy : strategies)
+  for (const ht::amp::Policy& strategy : strategies)
     all.push_back(measure(strategy, images, test_images, arguments));
   print_table(all);
   nlohmann::ordered_json measured = nlohmann::ordered_json::array();
@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
   Program program("Trains one model under several precision strategies and compares them.");
   program.training(arguments);
   program.list("--strategies", arguments.strategies,
-               "any of amp/strategy.h, or files of policies (x.json), separated by commas");
+               "any of amp/policy.h, or files of policies (x.json), separated by commas");
   program.flag("--model", arguments.model).one_of({"lenet", "mlp"});
   program.flag("--optimizer", arguments.optimizer).one_of(optimizer_names());
   program.flag("--policy", arguments.policy, "preset of the amp strategies (o1-fp16 has its own)");

@@ -65,7 +65,7 @@ struct Sum {
 
 }  // namespace
 
-std::array<OperandFormat, operand_roles> operand_formats(const policy::PolicySession& session) {
+std::array<OperandFormat, operand_roles> operand_formats(const policy::Session& session) {
   std::array<Sum, operand_roles> sums;
   for (const policy::ResolvedSite& site : session.resolved()) {
     if (site.flops <= 0) continue;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/policy/session.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::lab {
 
@@ -31,7 +31,7 @@ inline constexpr std::array<std::string_view, operand_roles> operand_role_names{
 /// Returns the formats of a session's roles, after at least one pass. A product without a parameter
 /// has two inputs. A gradient without a quantizer has the dtype of the result. A model without
 /// products counts as f32.
-std::array<OperandFormat, operand_roles> operand_formats(const policy::PolicySession& session);
+std::array<OperandFormat, operand_roles> operand_formats(const policy::Session& session);
 
 // Laws of the loss: what a training ends with, as a function of the model's parameters, the tokens
 // it reads, and the numbers that its products multiply.

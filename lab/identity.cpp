@@ -16,8 +16,8 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
 #include <halftone/train/checkpoint.h>
 
 namespace halftone::lab {
@@ -174,12 +174,12 @@ std::vector<std::string> differences(const Json& there, const Json& here) {
 
 // Compares the "for" of policy files with the model of a workload.
 
-void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
-                      const std::string& workload, const std::vector<NamedWorkload>& own) {
+void note_other_model(std::ostream& out, const amp::Policy& policy, const std::string& workload,
+                      const std::vector<NamedWorkload>& own) {
   const std::vector<std::string>& meant = policy.meant_for;
   const std::string model = model_of(workload, own);
   if (meant.empty() || std::ranges::find(meant, model) != meant.end()) return;
-  out << "note: " << policy.base.name << " is for ";
+  out << "note: " << policy.name << " is for ";
   for (std::size_t i = 0; i < meant.size(); ++i)
     out << (i == 0 ? "" : i + 1 == meant.size() ? " and " : ", ") << meant[i];
   out << ", and " << workload << " trains ";

@@ -13,7 +13,7 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/workload.h>
 #include <halftone/core/json_value.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::lab {
 
@@ -38,8 +38,8 @@ std::string hash_of(const optim::NamedTensors& state);
 /// Returns optimizer, schedule, clipping, batch and data, as before the first step; `optimizer`
 /// must have its initial options.
 Json identity_of_training(const Workload& workload, const Choices& choices,
-                                  const optim::Optimizer& optimizer, const data::DataLoader& train,
-                                  const data::DataLoader* validation, int64_t steps);
+                          const optim::Optimizer& optimizer, const data::DataLoader& train,
+                          const data::DataLoader* validation, int64_t steps);
 /// Returns version, commit, compiler, backend, kernels, threads and processor of this process.
 Json identity_of_place();
 
@@ -50,8 +50,8 @@ std::vector<std::string> differences(const Json& there, const Json& here);
 
 /// Writes a line if the policy's "for" names models and the workload's model is not among them or
 /// has no name.
-void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
-                      const std::string& workload, const std::vector<NamedWorkload>& own);
+void note_other_model(std::ostream& out, const amp::Policy& policy, const std::string& workload,
+                      const std::vector<NamedWorkload>& own);
 
 /// Writes a line if the workload trains on noise, where losses of policies say little.
 void note_noise(std::ostream& out, const std::string& workload,

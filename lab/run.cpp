@@ -32,11 +32,11 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/core/json_value.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/resolved.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/resolved.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/trainer.h>
 
@@ -210,7 +210,7 @@ double tail_mean(const std::vector<double>& values) {
 }
 
 /// Returns the formats of operands: {"weight_bits": 4.25, "weight_exponent": 2, ...}.
-Json json_of(const policy::PolicySession& session) {
+Json json_of(const policy::Session& session) {
   Json json;
   const auto formats = operand_formats(session);
   for (std::size_t i = 0; i < operand_roles; ++i) {
@@ -222,27 +222,26 @@ Json json_of(const policy::PolicySession& session) {
 }
 
 /// Returns everything in summary.json: the settings, the environment and the results.
-Json summary_of(const RunOptions& options, const RunResult& result,
-                        const Json& settings, int64_t parameters, int64_t tokens,
-                        const policy::PolicySession& session) {
+Json summary_of(const RunOptions& options, const RunResult& result, const Json& settings,
+                int64_t parameters, int64_t tokens, const policy::Session& session) {
   Json summary{{"format", 1}, {"policy", result.policy}};
   summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
   summary.update(settings);
   summary.update(identity_of_place());
   const auto number = [](double x) { return std::isnan(x) ? Json() : Json(x); };
   summary.update(Json{{"loss", result.loss},
-                              {"late_loss", result.late_loss},
-                              {"validation_loss", number(result.validation_loss)},
-                              {"validation_accuracy", number(result.validation_accuracy)},
-                              {"parameters", parameters},
-                              {"tokens", tokens},
-                              {"operands", json_of(session)},
-                              {"milliseconds_per_step", result.milliseconds},
-                              {"skipped_steps", result.skipped},
-                              {"weights_hash", result.weights_hash},
-                              {"probe", options.probe},
-                              {"probe_from", options.probe_from},
-                              {"environment", train::environment_of({})}});
+                      {"late_loss", result.late_loss},
+                      {"validation_loss", number(result.validation_loss)},
+                      {"validation_accuracy", number(result.validation_accuracy)},
+                      {"parameters", parameters},
+                      {"tokens", tokens},
+                      {"operands", json_of(session)},
+                      {"milliseconds_per_step", result.milliseconds},
+                      {"skipped_steps", result.skipped},
+                      {"weights_hash", result.weights_hash},
+                      {"probe", options.probe},
+                      {"probe_from", options.probe_from},
+                      {"environment", train::environment_of({})}});
   Json memory;
   const MemoryReport report = memory_report();
   for (int use = 0; use < memory_use_count; ++use)
@@ -252,7 +251,7 @@ Json summary_of(const RunOptions& options, const RunResult& result,
 }
 
 void write_folder(const std::filesystem::path& folder, const RunResult& result,
-                  const policy::PolicyFile& file, const policy::PolicySession& session,
+                  const amp::Policy& file, const policy::Session& session,
                   const std::string* probe_lines, const Tracer* tracer) {
   const auto put = [&](const char* name, const std::string& text) {
     files::replace("run", folder / name, text);
@@ -264,7 +263,7 @@ void write_folder(const std::filesystem::path& folder, const RunResult& result,
   put("summary.json", result.summary);
 }
 
-/// Returns the policy's name: "x" for "policies/x.json".
+/// Returns the policy's name: "x" for "amp/policies/x.json".
 std::string short_name(const std::string& policy) {
   return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
 }
@@ -278,8 +277,7 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
   require_finished_run("run", folder);
   const Json summary = parsed_json("run", done->summary);
   Json there;
-  for (const auto& [name, value] : settings.items())
-    there[name] = summary.value(name, Json());
+  for (const auto& [name, value] : settings.items()) there[name] = summary.value(name, Json());
   if (summary.value("portable_bits", Json(false)) != Json(portable_bits()))
     fail<UsageError>("run", "the run in ", folder.string(), portable_bits() ? " has no" : " has",
                      " portable bits. Choose another folder, or remove it.");
@@ -287,8 +285,8 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
   const auto require = [&](const char* name, const Json& there, int64_t here) {
     if (options.probe > 0 && there != here)
       others.push_back(std::string(name) + ": " +
-                       there.dump(-1, ' ', false, Json::error_handler_t::replace) +
-                       " there, " + std::to_string(here) + " here");
+                       there.dump(-1, ' ', false, Json::error_handler_t::replace) + " there, " +
+                       std::to_string(here) + " here");
   };
   require("probe", summary.value("probe", Json()), options.probe);
   require("probe_from", summary.value("probe_from", Json(0)), options.probe_from);
@@ -312,7 +310,7 @@ void read_telemetry(const std::filesystem::path& folder, RunResult& run, std::os
 
 struct NamedPolicy {
   std::string name;
-  policy::PolicyFile file;
+  amp::Policy file;
 };
 
 /// Reads all policies. Throws UsageError if two have the same name.
@@ -375,15 +373,14 @@ Prepared prepared(const RunOptions& options, const std::vector<NamedWorkload>& o
 
 /// The policy's strategy with random numbers of its own for each seed of a run. Seed 0 has those of
 /// the policy.
-amp::Strategy strategy_for(const policy::PolicyFile& file, uint64_t seed) {
-  amp::Strategy strategy = policy::watched_strategy_of(file);
-  strategy.seed += seed * 0x9e3779b97f4a7c15;  // odd, so that no two seeds give the same
+amp::Policy strategy_for(const amp::Policy& file, uint64_t seed) {
+  amp::Policy strategy = policy::watched(file);
+  strategy.run_seed = seed * 0x9e3779b97f4a7c15;  // odd, so that no two seeds give the same
   return strategy;
 }
 
 /// Trains; nullopt if a signal ended the training.
-std::optional<RunResult> trained(const RunOptions& options, Prepared p,
-                                 const policy::PolicyFile& file) {
+std::optional<RunResult> trained(const RunOptions& options, Prepared p, const amp::Policy& file) {
   RunResult& result = p.result;
   const bool files = !p.folder.empty();
   const auto watcher = std::make_shared<Watcher>(options);
@@ -408,7 +405,7 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
   if (!p.state.empty()) start_from(p.state, trainer.training());
   reset_peak_memory();
   if (trainer.fit(*p.train).signal != 0) return {};
-  policy::PolicySession& session = policy::session_of(trainer.training());
+  policy::Session& session = policy::session_of(trainer.training());
   session.require_all_rules_used();
   result.late_loss = without_sign_of_nan(tail_mean(watcher->losses));
   result.validation_loss = result.validation_accuracy = std::nan("");
@@ -428,7 +425,7 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p,
   result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(p.work.model->parameters());
   Json summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
-                                    watcher->tokens, session);
+                            watcher->tokens, session);
   summary["order"] = p.order;
   result.summary = summary.dump(1) + "\n";
   if (files)

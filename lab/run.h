@@ -15,7 +15,7 @@
 #include <sys/types.h>
 
 #include <halftone/lab/workload.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 
@@ -140,7 +140,7 @@ std::string json_of(const std::vector<RunResult>& runs);
 /// Parses "0..4", "0,3,7" or a mix. Throws UsageError for other texts and for repeated seeds.
 std::vector<uint64_t> seeds_of(const std::string& text);
 
-/// Returns the name of a run's folder: "gpt_tiny-mxfp8-0" for policies/mxfp8.json and seed 0.
+/// Returns the name of a run's folder: "gpt_tiny-mxfp8-0" for amp/policies/mxfp8.json and seed 0.
 std::string run_name(const std::string& workload, const std::string& policy, uint64_t seed);
 
 }  // namespace halftone::lab

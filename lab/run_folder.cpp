@@ -10,7 +10,7 @@
 #include <halftone/core/files.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::lab {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <halftone/core/json_value.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 

@@ -14,8 +14,8 @@
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/policy_reader.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy_reader.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::lab {
 
@@ -42,8 +42,7 @@ Role use_in_backward(Role role) {
 /// The treatment that a rule requests.
 class Wish {
  public:
-  Wish(std::string to, const policy::PolicyFile& base)
-      : to_(std::move(to)), region_(base.base.autocast) {
+  Wish(std::string to, const amp::Policy& base) : to_(std::move(to)), region_(base.autocast) {
     constexpr auto words = words_of<policy::Compute>;
     // "tf32" means the grid, which every device supports.
     computes_ = to_ != "tf32" && std::ranges::find(words, to_) != words.end();
@@ -53,10 +52,10 @@ class Wish {
       for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
       fail_unknown_name("search", "compute or quantizer", to_, known);
     }
-    if (to_ == "low") dtype_ = base.base.autocast;
+    if (to_ == "low") dtype_ = base.autocast;
     else if (to_ == "bf16" || to_ == "f16" || to_ == "f32") dtype_ = dtype_named(to_);
     if (to_ == "low" && !dtype_)
-      fail<UsageError>("search", base.base.name,
+      fail<UsageError>("search", base.name,
                        " has no autocast, so there is no \"low\". Use --to bf16 or f16.");
   }
   bool quantizes() const { return !computes_; }
@@ -102,7 +101,7 @@ std::set<Role> roles_of(const ResolvedSite& site) {
   return roles;
 }
 
-std::vector<policy::Rule> rules_of(const Json& rules, const amp::Strategy& base) {
+std::vector<policy::Rule> rules_of(const Json& rules, const amp::Policy& base) {
   const Json file{{"halftone_policy", 1},
                   {"name", "space"},
                   {"extends", "fp32"},
@@ -113,22 +112,21 @@ std::vector<policy::Rule> rules_of(const Json& rules, const amp::Strategy& base)
 
 }  // namespace
 
-std::vector<ResolvedSite> sites_of(const policy::PolicyFile& base, const Workload& workload) {
+std::vector<ResolvedSite> sites_of(const amp::Policy& base, const Workload& workload) {
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
-  amp::Training training =
-      amp::apply(policy::watched_strategy_of(base), *workload.model, *optimizer);
+  amp::Training training = amp::apply(policy::watched(base), *workload.model, *optimizer);
   training.backward(loss_of(workload, training, example_of(workload)));
   return policy::session_of(training).resolved();
 }
 
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
-                                       const policy::PolicyFile& base, const Workload& workload) {
+                                       const amp::Policy& base, const Workload& workload) {
   if (space.ends_with(".json")) return policy::read(space).rules.rules;
   return search_space(space, to, base, sites_of(base, workload));
 }
 
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
-                                       const policy::PolicyFile& base,
+                                       const amp::Policy& base,
                                        const std::vector<ResolvedSite>& sites) {
   const Wish wish(to, base);
   const bool by_role = space == "roles", by_module = space == "modules";
@@ -162,7 +160,7 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
       for (const Role role : groups[group])
         add(group, {role}, group + ' ' + std::string(policy::name(role)));
   }
-  return rules.empty() ? std::vector<policy::Rule>{} : rules_of(rules, base.base);
+  return rules.empty() ? std::vector<policy::Rule>{} : rules_of(rules, base);
 }
 
 // Greedy choice by gain over squared error. For a knapsack of many small items this is within one
@@ -172,8 +170,8 @@ namespace {
 
 using Chosen = std::vector<const Candidate*>;
 
-policy::PolicyFile with_rules(const policy::PolicyFile& base, const Chosen& chosen) {
-  policy::PolicyFile file = base;
+amp::Policy with_rules(const amp::Policy& base, const Chosen& chosen) {
+  amp::Policy file = base;
   for (const Candidate* candidate : chosen) file.rules.rules.push_back(candidate->rule);
   return file;
 }
@@ -197,7 +195,7 @@ bool gains(double gain, double whole, Objective objective) {
 
 class Search {
  public:
-  Search(const Trial& trial, const policy::PolicyFile& base, const Measurement& of_base,
+  Search(const Trial& trial, const amp::Policy& base, const Measurement& of_base,
          const SearchOptions& options, std::ostream& progress)
       : trial_(trial), base_(base), of_base_(of_base), options_(options), progress_(progress) {}
 
@@ -279,7 +277,7 @@ class Search {
   }
 
   const Trial& trial_;
-  const policy::PolicyFile& base_;
+  const amp::Policy& base_;
   const Measurement& of_base_;
   const SearchOptions& options_;
   std::ostream& progress_;
@@ -304,7 +302,7 @@ double cost_of(const Measurement& measured, Objective objective) {
   return 0;
 }
 
-std::vector<Candidate> sensitivity(const Trial& trial, const policy::PolicyFile& base,
+std::vector<Candidate> sensitivity(const Trial& trial, const amp::Policy& base,
                                    const std::vector<policy::Rule>& space, std::ostream& progress) {
   std::vector<Candidate> candidates;
   for (const policy::Rule& rule : space) {
@@ -321,7 +319,7 @@ std::vector<Candidate> sensitivity(const Trial& trial, const policy::PolicyFile&
   return candidates;
 }
 
-Found search(const Trial& trial, const policy::PolicyFile& base, const Measurement& of_base,
+Found search(const Trial& trial, const amp::Policy& base, const Measurement& of_base,
              std::vector<Candidate> candidates, const SearchOptions& options,
              std::ostream& progress) {
   if (!(options.budget > 0))
@@ -348,7 +346,7 @@ Found search(const Trial& trial, const policy::PolicyFile& base, const Measureme
 
 namespace {
 
-MenuPoint measured_point(const Trial& trial, const policy::PolicyFile& base, const Menu& menu,
+MenuPoint measured_point(const Trial& trial, const amp::Policy& base, const Menu& menu,
                          const std::vector<std::size_t>& chosen) {
   MenuPoint point{.policy = base};
   double bits = 0, flops = 0, added = 0, loss = 0;
@@ -368,7 +366,7 @@ MenuPoint measured_point(const Trial& trial, const policy::PolicyFile& base, con
 
 }  // namespace
 
-Menu menu_of(const Trial& trial, const policy::PolicyFile& base, const Workload& example,
+Menu menu_of(const Trial& trial, const amp::Policy& base, const Workload& example,
              const std::vector<std::string>& formats) {
   std::vector<policy::ResolvedSite> sites = sites_of(base, example);
   Menu menu{.formats = formats, .scores = one_pass_scores(trial, base, sites, formats)};
@@ -388,17 +386,16 @@ Menu menu_of(const Trial& trial, const policy::PolicyFile& base, const Workload&
   return menu;
 }
 
-std::vector<Candidate> measured_alone(const Trial& trial, const policy::PolicyFile& base,
-                                      const Menu& menu, std::ostream& progress) {
+std::vector<Candidate> measured_alone(const Trial& trial, const amp::Policy& base, const Menu& menu,
+                                      std::ostream& progress) {
   std::vector<policy::Rule> space;
   for (const std::vector<policy::Rule>& rules : menu.rules)
     space.insert(space.end(), rules.begin(), rules.end());
   return sensitivity(trial, base, space, progress);
 }
 
-std::vector<MenuPoint> menu_frontier(const Trial& trial, const policy::PolicyFile& base,
-                                     const Menu& menu, const std::vector<double>& budgets,
-                                     std::ostream& progress) {
+std::vector<MenuPoint> menu_frontier(const Trial& trial, const amp::Policy& base, const Menu& menu,
+                                     const std::vector<double>& budgets, std::ostream& progress) {
   const std::size_t count = menu.formats.size();
   std::vector<MenuModule> modules(menu.paths.size());
   for (std::size_t i = 0; i < modules.size(); ++i)
@@ -681,7 +678,7 @@ std::vector<Quantizer> quantizers_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::PolicyFile& base,
+std::vector<OnePassScore> one_pass_scores(const Trial& trial, const amp::Policy& base,
                                           const std::vector<policy::ResolvedSite>& sites,
                                           const std::vector<std::string>& formats) {
   const std::vector<Quantizer> quantizers = quantizers_of(formats);

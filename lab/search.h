@@ -7,8 +7,8 @@
 
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::lab {
 
@@ -18,8 +18,7 @@ namespace halftone::lab {
 
 /// Returns the sites that one pass of the workload's example meets under a policy, in the order of
 /// computation.
-std::vector<policy::ResolvedSite> sites_of(const policy::PolicyFile& base,
-                                           const Workload& workload);
+std::vector<policy::ResolvedSite> sites_of(const amp::Policy& base, const Workload& workload);
 
 /// Returns the rules that would change something, on top of `base`, in a workload's pass:
 ///   ops      one for each kind of operation
@@ -31,10 +30,10 @@ std::vector<policy::ResolvedSite> sites_of(const policy::PolicyFile& base,
 /// no autocast, results return to f32, because no region casts the next operands. Each rule has a
 /// name, "layer_norm -> low". Throws UsageError for unknown words and lists the known ones.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
-                                       const policy::PolicyFile& base, const Workload& workload);
+                                       const amp::Policy& base, const Workload& workload);
 /// The same for sites that are known.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
-                                       const policy::PolicyFile& base,
+                                       const amp::Policy& base,
                                        const std::vector<policy::ResolvedSite>& sites);
 
 // Finds the rules that cost least accuracy, and combines them in a policy.
@@ -52,7 +51,7 @@ struct Candidate {
 
 /// Measures each rule of a space alone on top of `base`, which must be the trial's base. Reports
 /// each to `progress`.
-std::vector<Candidate> sensitivity(const Trial& trial, const policy::PolicyFile& base,
+std::vector<Candidate> sensitivity(const Trial& trial, const amp::Policy& base,
                                    const std::vector<policy::Rule>& space, std::ostream& progress);
 
 enum class Objective : uint8_t { bytes, time, bits };
@@ -78,14 +77,14 @@ struct Found {
   std::vector<Candidate> candidates{};
   std::vector<FrontierPoint> frontier{};  // at most 16 points, whatever the budget
   std::vector<std::string> chosen{}, dropped{};
-  policy::PolicyFile policy{};  // the base with the chosen rules
+  amp::Policy policy{};  // the base with the chosen rules
 };
 
 /// Takes candidates by gain per squared error while the predicted error stays within the budget,
 /// and measures them together. If the measured error is more than twice the prediction, bisection
 /// finds the rule that causes it and the rule is dropped. Then the last rules are dropped until the
 /// measured error is within the budget, and also rules that save nothing.
-Found search(const Trial& trial, const policy::PolicyFile& base, const Measurement& of_base,
+Found search(const Trial& trial, const amp::Policy& base, const Measurement& of_base,
              std::vector<Candidate> candidates, const SearchOptions& options,
              std::ostream& progress);
 
@@ -129,7 +128,7 @@ struct OnePassScore {
 /// Returns the scores of each module with products under each format, module by module in the order
 /// of computation. sites: those of a pass under `base` (sites_of()); formats: names of quantizers.
 /// Throws UsageError for unknown names and for a workload without products.
-std::vector<OnePassScore> one_pass_scores(const Trial& trial, const policy::PolicyFile& base,
+std::vector<OnePassScore> one_pass_scores(const Trial& trial, const amp::Policy& base,
                                           const std::vector<policy::ResolvedSite>& sites,
                                           const std::vector<std::string>& formats);
 
@@ -164,7 +163,7 @@ struct MenuPoint {
   double predicted_loss = 0;  // of measured.loss_change, by magnitude
   Measurement measured{};
   std::vector<std::string> formats{};  // for each module
-  policy::PolicyFile policy{};         // the base with the chosen rules
+  amp::Policy policy{};                // the base with the chosen rules
 };
 
 /// The modules of a workload, each with the rule that gives it each format.
@@ -181,17 +180,16 @@ struct Menu {
 };
 
 /// Scores each module with products under each format by one pass, on top of `base`.
-Menu menu_of(const Trial& trial, const policy::PolicyFile& base, const Workload& example,
+Menu menu_of(const Trial& trial, const amp::Policy& base, const Workload& example,
              const std::vector<std::string>& formats);
 
 /// Returns each rule as a candidate, measured alone as sensitivity() does.
-std::vector<Candidate> measured_alone(const Trial& trial, const policy::PolicyFile& base,
-                                      const Menu& menu, std::ostream& progress);
+std::vector<Candidate> measured_alone(const Trial& trial, const amp::Policy& base, const Menu& menu,
+                                      std::ostream& progress);
 
 /// Chooses and measures a policy for each budget of bits, and one format for all modules for each
 /// format.
-std::vector<MenuPoint> menu_frontier(const Trial& trial, const policy::PolicyFile& base,
-                                     const Menu& menu, const std::vector<double>& budgets,
-                                     std::ostream& progress);
+std::vector<MenuPoint> menu_frontier(const Trial& trial, const amp::Policy& base, const Menu& menu,
+                                     const std::vector<double>& budgets, std::ostream& progress);
 
 }  // namespace halftone::lab

@@ -25,7 +25,7 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 #include <halftone/core/json_value.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 #include <halftone/train/checkpoint.h>
 
 namespace halftone::lab {
@@ -85,7 +85,7 @@ class Sweep {
       }
     for (const Task& task : tasks_)
       if (is_finished(task)) require_same_policy(task);
-    std::vector<policy::PolicyFile> policies;
+    std::vector<amp::Policy> policies;
     for (const Task& task : tasks_)
       if (task.seed == options.run.seeds.front()) {
         files::replace("sweep", task.policy, task.cell->policy);
@@ -153,13 +153,13 @@ class Sweep {
   void require_same_options() const {
     const RunOptions& run = options_.run;
     Json settings{{"workload", run.workload},
-                          {"steps", run.steps},
-                          {"probe", run.probe},
-                          {"portable_bits", portable_bits()},
-                          {"lr", run.choices.lr},
-                          {"optimizer", run.choices.optimizer},
-                          {"schedule", run.choices.schedule},
-                          {"from", run.choices.from.string()}};
+                  {"steps", run.steps},
+                  {"probe", run.probe},
+                  {"portable_bits", portable_bits()},
+                  {"lr", run.choices.lr},
+                  {"optimizer", run.choices.optimizer},
+                  {"schedule", run.choices.schedule},
+                  {"from", run.choices.from.string()}};
     if (run.probe_from > 0) settings["probe_from"] = run.probe_from;
     require_same_settings("sweep", run.out / "sweep.json", settings);
   }
@@ -376,7 +376,7 @@ struct Source {
 
 Source source_of(const std::string& policy) {
   if (!policy.ends_with(".json")) {
-    policy::named_or_loaded(policy);  // throws for an unknown name
+    policy::named_or_read(policy);  // throws for an unknown name
     return {policy, Json{{"halftone_policy", 1}, {"name", policy}, {"extends", policy}}};
   }
   policy::read(policy);  // throws if the file is invalid
@@ -552,8 +552,8 @@ void require_option(const std::string& option, const std::string& value,
 
 /// Returns a text that is equal for cells that train the same: the options, and the policy without
 /// its name and remarks.
-std::string training_of(const Cell& cell, policy::PolicyFile file) {
-  file.base.name = "cell", file.about.clear(), file.meant_for.clear();
+std::string training_of(const Cell& cell, amp::Policy file) {
+  file.name = "cell", file.about.clear(), file.meant_for.clear();
   std::string text = policy::hash(file);
   for (const auto& [option, value] : cell.options) text += '\n' + option + ' ' + value;
   return text + '\n';
@@ -576,7 +576,7 @@ void require_options(const RunOptions& run, const std::vector<Cell>& cells,
 }
 
 void require_effects(const std::vector<Axis>& axes, const std::vector<Cell>& cells,
-                     const std::vector<policy::PolicyFile>& policies) {
+                     const std::vector<amp::Policy>& policies) {
   std::vector<std::string> trainings;
   for (std::size_t c = 0; c < cells.size(); ++c)
     trainings.push_back(training_of(cells[c], policies[c]));

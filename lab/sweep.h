@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <halftone/lab/run.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::lab {
 
@@ -57,7 +57,7 @@ void require_options(const RunOptions& run, const std::vector<Cell>& cells,
 /// Throws UsageError for an axis with two values that give equal trainings in all cells, such as a
 /// field of a quantizer that no rule uses. `policies` has the policy of each cell.
 void require_effects(const std::vector<Axis>& axes, const std::vector<Cell>& cells,
-                     const std::vector<policy::PolicyFile>& policies);
+                     const std::vector<amp::Policy>& policies);
 
 struct SweepOptions {
   std::string policy{};

@@ -16,8 +16,8 @@
 #include <halftone/core/tensor.h>
 #include <halftone/lab/table.h>
 #include <halftone/nn/module.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 
@@ -67,7 +67,7 @@ class QuantizedTensors final : public policy::Observer {
   std::vector<One> seen_{};
 };
 
-double mean_bits(const policy::PolicySession& session) {
+double mean_bits(const policy::Session& session) {
   double bits = 0, flops = 0;
   for (const policy::ResolvedSite& site : session.resolved()) {
     if (site.flops <= 0) continue;
@@ -103,7 +103,7 @@ void skip_step(amp::Training& training) {
 
 }  // namespace
 
-Trial::Trial(std::function<Workload()> make, const amp::Strategy& reference, TrialOptions options)
+Trial::Trial(std::function<Workload()> make, const amp::Policy& reference, TrialOptions options)
     : make_(std::move(make)), options_(options) {
   if (options.batches < 1 || options.warm_up < 0 || options.rounds < 1)
     fail<UsageError>("trial", options.batches, " batches, ", options.warm_up, " steps, ",
@@ -137,7 +137,7 @@ Trial::Trial(std::function<Workload()> make, const amp::Strategy& reference, Tri
   base_ = reference_;
 }
 
-Trial::Pass Trial::run(const amp::Strategy& strategy) const {
+Trial::Pass Trial::run(const amp::Policy& strategy) const {
   const Workload work = make_();
   nn::load_state_dict(*work.model, weights_);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
@@ -173,13 +173,12 @@ Trial::Pass Trial::run(const amp::Strategy& strategy) const {
   return pass;
 }
 
-void Trial::watch(const policy::PolicyFile& policy,
-                  const std::shared_ptr<policy::Observer>& observer,
+void Trial::watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
                   const std::function<void(double loss, double scale)>& after_batch) const {
   const Workload work = make_();
   nn::load_state_dict(*work.model, weights_);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  amp::Training training = amp::apply(policy::watched_strategy_of(policy), *work.model, *optimizer);
+  amp::Training training = amp::apply(policy::watched(policy), *work.model, *optimizer);
   const policy::Observation observation("trial", training, observer);
   for (std::size_t i = 0; i < batches_.size(); ++i) {
     manual_seed(options_.seed + i);
@@ -215,22 +214,22 @@ Measurement Trial::measured(const Pass& pass) const {
   return result;
 }
 
-Measurement Trial::set_base(const policy::PolicyFile& base) {
-  base_ = run(policy::watched_strategy_of(base));
+Measurement Trial::set_base(const amp::Policy& base) {
+  base_ = run(policy::watched(base));
   return measured(base_);
 }
 
-Measurement Trial::measure(const policy::PolicyFile& policy) const {
-  return measured(run(policy::watched_strategy_of(policy)));
+Measurement Trial::measure(const amp::Policy& policy) const {
+  return measured(run(policy::watched(policy)));
 }
 
 // Helpers that several experiments use.
 
-amp::Strategy policy_of(std::string_view name, std::string_view extends, std::string_view more) {
+amp::Policy policy_of(std::string_view name, std::string_view extends, std::string_view more) {
   PlainText text;
   text << R"({"halftone_policy": 1, "name": ")" << name << R"(", "extends": ")" << extends << '"'
        << (more.empty() ? "" : ", ") << more << '}';
-  return policy::parse(text.str(), name);
+  return policy::read_text(text.str(), name);
 }
 
 std::string hash_of(std::span<const Tensor> tensors) {

@@ -25,8 +25,8 @@
 #include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::lab {
 
@@ -60,16 +60,16 @@ class Trial {
   /// Trains a model of `make` for a few steps under `reference`. Keeps its weights, the batches
   /// that follow, and their gradients. Throws UsageError for a workload without batches, or if the
   /// reference's gradients are 0 or not finite.
-  Trial(std::function<Workload()> make, const amp::Strategy& reference, TrialOptions options = {});
+  Trial(std::function<Workload()> make, const amp::Policy& reference, TrialOptions options = {});
 
   /// Measures the policy and makes it the base of `added` from now on.
-  Measurement set_base(const policy::PolicyFile& base);
+  Measurement set_base(const amp::Policy& base);
   /// Measures a policy. Throws what the policy and its passes throw, for example if an operation
   /// does not run in a dtype.
-  Measurement measure(const policy::PolicyFile& policy) const;
+  Measurement measure(const amp::Policy& policy) const;
   /// Runs forward and backward of each batch once under a policy, watched by `observer`, and calls
   /// after_batch(loss, loss scale).
-  void watch(const policy::PolicyFile& policy, const std::shared_ptr<policy::Observer>& observer,
+  void watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
              const std::function<void(double loss, double scale)>& after_batch) const;
   /// Returns the norm of the reference's gradients over all batches.
   double size() const { return size_; }
@@ -82,7 +82,7 @@ class Trial {
     std::vector<double> losses{};
     Measurement cost{};
   };
-  Pass run(const amp::Strategy& strategy) const;
+  Pass run(const amp::Policy& strategy) const;
   Measurement measured(const Pass& pass) const;
 
   std::function<Workload()> make_;
@@ -98,7 +98,7 @@ class Trial {
 /// Returns the policy of the file {"name": name, "extends": extends, more...}, see
 /// docs/policy_files.md.
 ///   policy_of("nearest", "amp-bf16", R"("optimizer": {"parameters": "bf16"})")
-amp::Strategy policy_of(std::string_view name, std::string_view extends, std::string_view more);
+amp::Policy policy_of(std::string_view name, std::string_view extends, std::string_view more);
 
 /// Returns the FNV-1a hash of dtypes, shapes and bits, as 16 hexadecimal digits.
 std::string hash_of(std::span<const Tensor> tensors);

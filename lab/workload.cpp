@@ -23,7 +23,7 @@
 #include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/task.h>
@@ -279,7 +279,7 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload) {
                                         optim::AdamWOptions{.lr = workload.lr});
 }
 
-amp::Training training_of(const amp::Strategy& strategy, const Workload& workload,
+amp::Training training_of(const amp::Policy& strategy, const Workload& workload,
                           optim::Optimizer& optimizer) {
   amp::Training training = amp::apply(strategy, *workload.model, optimizer);
   if (strategy.wire == distributed::WireFormat{}) return training;

@@ -66,7 +66,7 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
 /// Calls amp::apply(), for loops without a Trainer. If the strategy's gradients have a wire format,
 /// this process rounds as several processes would. Throws UsageError if there are several
 /// processes.
-amp::Training training_of(const amp::Strategy& strategy, const Workload& workload,
+amp::Training training_of(const amp::Policy& strategy, const Workload& workload,
                           optim::Optimizer& optimizer);
 /// Call it before each forward pass of such a loop: a wire format's random numbers depend on the
 /// step.

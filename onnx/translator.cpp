@@ -14,7 +14,7 @@
 #include <halftone/core/tensor.h>
 #include <halftone/onnx/conversions.h>
 #include <halftone/onnx/save_onnx.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::onnx {
 
@@ -351,7 +351,7 @@ class RecordingTap final : public OpTap {
 class RecordingCaster final : public InputCaster {
  public:
   RecordingCaster(const policy::ModelNames& names, Recording& recording,
-                  std::shared_ptr<InputCaster> inner, std::shared_ptr<amp::Session> session)
+                  std::shared_ptr<InputCaster> inner, std::shared_ptr<policy::Session> session)
       : names_(names),
         recording_(recording),
         inner_(std::move(inner)),
@@ -377,11 +377,10 @@ class RecordingCaster final : public InputCaster {
  private:
   /// Finds the site that the session met last under this name.
   Rules rules_at(const Call& call) const {
-    policy::PolicySession* const session = session_ ? session_->of_policy() : nullptr;
-    if (!session) return {};
+    if (!session_) return {};
     const CallScope* const scope = CallScope::innermost();
     const auto begun = scope ? std::ranges::count(scope->place().begun, call.info) : 0;
-    for (const policy::ResolvedSite& each : session->resolved())
+    for (const policy::ResolvedSite& each : session_->resolved())
       if (each.site.path == call.place && each.site.op == call.info->name &&
           each.site.ordinal == int(std::max<std::ptrdiff_t>(begun - 1, 0)))
         return {each.treatment, each.roles};
@@ -391,7 +390,7 @@ class RecordingCaster final : public InputCaster {
   const policy::ModelNames& names_;
   Recording& recording_;
   std::shared_ptr<InputCaster> inner_;
-  std::shared_ptr<amp::Session> session_;
+  std::shared_ptr<policy::Session> session_;
 };
 
 void refuse_written(const Recording& recording) {

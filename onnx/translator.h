@@ -14,7 +14,7 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/nn/module.h>
 #include <halftone/onnx/conversions.h>
-#include <halftone/policy/rules.h>
+#include <halftone/amp/rules.h>
 
 namespace halftone::onnx {
 

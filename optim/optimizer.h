@@ -16,7 +16,7 @@
 namespace halftone {
 
 // A watcher that sees an update without rounding, next to the actual one
-// (policy/probe.h). Optimizers of this folder ask whether there is a watcher;
+// (amp/probe.h). Optimizers of this folder ask whether there is a watcher;
 // without one this costs nothing more.
 
 struct Quantizer;   // core/formats/quantizer.h

@@ -5,7 +5,7 @@
 #   <!-- runs -->                       each command of the block has exit code 0
 #   <!-- runs, with NEW for OLD; NEW for OLD -->  the same, with other texts, so that a long command is short
 #   <!-- file: NAME -->                 later commands of the page find the block as this file
-# The commands of a page run in one folder, which has build/release and policies/. Without pages: README.md and docs/*.md. Exit code 1: an
+# The commands of a page run in one folder, which has build/release and amp/policies/. Without pages: README.md and docs/*.md. Exit code 1: an
 # output lacks a line, or a command fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -59,7 +59,7 @@ for mark in "$work"/*.mark; do
   block=${mark%.mark}.block
   { read -r place kind; read -r line || true; } < "$mark"
   page=${place%%:*} here=$work/in_${page//\//_}
-  [[ -d $here ]] || { mkdir -p "$here/build" && ln -s "$build" "$here/build/release" && ln -s "$HALFTONE_ROOT/policies" "$here/policies"; }
+  [[ -d $here ]] || { mkdir -p "$here/build" && ln -s "$build" "$here/build/release" && ln -s "$HALFTONE_ROOT/amp" "$here/amp"; }
   [[ $kind != file ]] || { cp "$block" "$here/$line"; continue; }
   count=$((count + 1))
   : > "$work/errors"

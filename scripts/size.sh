@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-product=(core autograd distributed nn optim data amp policy train onnx lab backends bench python halftone.h)
+product=(core autograd distributed nn optim data amp train onnx lab backends bench python halftone.h)
 # The C++ files of some folders: their number and their lines.
 count() { git ls-files -- "$@" | grep -E '\.(h|cpp|cu)$' | tr '\n' '\0' | xargs -0 cat | wc -l; }
 files() { git ls-files -- "$@" | grep -cE '\.(h|cpp|cu)$'; }

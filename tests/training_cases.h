@@ -39,7 +39,7 @@ inline void train_case(TrainingCase& run, data::DataLoaderOptions options,
                        const std::function<void(int64_t, double)>& after_step) {
   options.batch_size = training_batch, options.shuffle = true;
   optim::AdamW optimizer(run.model->parameters(), {.lr = 1e-3});
-  amp::Training training = amp::apply(amp::Strategy::named(run.strategy), *run.model, optimizer);
+  amp::Training training = amp::apply(amp::Policy::named(run.strategy), *run.model, optimizer);
   data::DataLoader loader(run.dataset, options);
   int64_t step = 0;
   for (auto [inputs, targets] : loader) {

@@ -130,7 +130,7 @@ struct FragileRun {
           model->parameters(), optim::SgdOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
     else optimizer = std::make_unique<optim::AdamW>(model->parameters());
     training = std::make_unique<amp::Training>(
-        amp::apply(amp::Strategy::named(strategy), *model, *optimizer));
+        amp::apply(amp::Policy::named(strategy), *model, *optimizer));
   }
   void step() {
     training->zero_grad();

@@ -11,7 +11,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
 #include <halftone/data/transforms.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/trainer.h>
 

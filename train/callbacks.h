@@ -10,7 +10,7 @@
 
 #include <halftone/data/data_loader.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::train {
 
@@ -215,7 +215,7 @@ class NanPolicy final : public Callback {
   int64_t batches_ = 0, dropped_ = 0, in_a_row_ = 0;
 };
 
-// A probe (policy/probe.h) as a callback: telemetry of a Trainer's training.
+// A probe (amp/probe.h) as a callback: telemetry of a Trainer's training.
 
 /// Writes probe.jsonl into the training's directory, if it has one. Logs numbers of the last
 /// sampled step: "precision/worst_underflow" (the largest share of a tensor that became 0),

@@ -10,7 +10,7 @@
 
 #include <sys/ioctl.h>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/train/loggers.h>
@@ -179,8 +179,8 @@ double mebibytes(int64_t bytes) { return double(bytes) / 1048576; }
 
 }  // namespace
 
-std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
-                          const amp::Strategy& in_use, int ranks) {
+std::string model_summary(nn::Module& model, optim::Optimizer& optimizer, const amp::Policy& in_use,
+                          int ranks) {
   std::string text;
   int64_t frozen = 0;
   for (const Tensor& x : model.parameters()) frozen += x.requires_grad() ? 0 : x.numel();
@@ -193,15 +193,15 @@ std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
         static_cast<long long>(frozen));
   print(text, "%-18s%10s%10s%10s%10s%10s\n", ranks > 1 ? "MiB, of a rank" : "MiB", "weights",
         "companion", "gradients", "optimizer", "sum");
-  const auto row = [&](const char* mark, const amp::Strategy& strategy) {
+  const auto row = [&](const char* mark, const amp::Policy& strategy) {
     const amp::StrategyBytes bytes = amp::predicted_bytes(strategy, model, optimizer, ranks);
     print(text, "%s %-16.40s%10.2f%10.2f%10.2f%10.2f%10.2f\n", mark, strategy.name.c_str(),
           mebibytes(bytes.parameter), mebibytes(bytes.companion), mebibytes(bytes.gradient),
           mebibytes(bytes.optimizer_state), mebibytes(bytes.total()));
   };
   row(">", in_use);
-  for (const std::string_view name : amp::Strategy::names())
-    if (name != in_use.name) row(" ", amp::Strategy::named(name));
+  for (const std::string_view name : amp::Policy::names())
+    if (name != in_use.name) row(" ", amp::Policy::named(name));
   return text;
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/nn/module.h>
 #include <halftone/optim/optimizer.h>
 
@@ -133,7 +133,7 @@ class ProgressBar {
 /// Returns one line per direct child of the model and one per strategy (in MiB, without
 /// activations), with an arrow at the strategy in use. Like Lightning's ModelSummary. With several
 /// ranks, the bytes are those of the rank that stores most.
-std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
-                          const amp::Strategy& in_use, int ranks = 1);
+std::string model_summary(nn::Module& model, optim::Optimizer& optimizer, const amp::Policy& in_use,
+                          int ranks = 1);
 
 }  // namespace halftone::train

@@ -12,7 +12,7 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::train {
 
@@ -207,12 +207,12 @@ constexpr Word words[] = {{"64-true", "fp64"},      {"32-true", "fp32"},
                           {"16-true", "o3-fp16"},   {"bf16-true", "full-bf16"}};
 }  // namespace
 
-amp::Strategy strategy_for(std::string_view precision) {
+amp::Policy strategy_for(std::string_view precision) {
   const auto word = std::ranges::find(words, precision, &Word::precision);
-  if (word != std::end(words)) return amp::Strategy::named(word->strategy);
-  if (precision.ends_with(".json")) return policy::load(precision);
-  const auto names = amp::Strategy::names();
-  if (std::ranges::find(names, precision) != names.end()) return amp::Strategy::named(precision);
+  if (word != std::end(words)) return amp::Policy::named(word->strategy);
+  if (precision.ends_with(".json")) return policy::read(precision);
+  const auto names = amp::Policy::names();
+  if (std::ranges::find(names, precision) != names.end()) return amp::Policy::named(precision);
   std::vector<std::string_view> known;
   for (const Word& w : words) known.push_back(w.precision);
   known.insert(known.end(), names.begin(), names.end());

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops/loss.h>
 #include <halftone/autograd/slots.h>
@@ -39,7 +39,7 @@ std::string class_name(const std::type_info& type);
 
 /// Returns the strategy for a word of the table, or for a strategy's own name ("o2-bf16"). Throws
 /// UsageError for other words, with the nearest known one.
-amp::Strategy strategy_for(std::string_view precision);
+amp::Policy strategy_for(std::string_view precision);
 
 // A task: a model, the comparison of its outputs with the targets, and the metrics besides the
 // loss. It is Lightning's training_step split into parts, so that the Trainer can apply a strategy

@@ -113,7 +113,7 @@ void check(const TrainerOptions& o) {
           "limit_validation_batches");
   exclude(o.overfit_batches > 0 && o.limit_validation_batches > 0, "overfit_batches",
           "limit_validation_batches");
-  const amp::Strategy strategy = strategy_of(o);
+  const amp::Policy strategy = strategy_of(o);
   if (o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0 && o.max_time.count() == 0)
     fail<UsageError>("Trainer",
                      "nothing ends this training. Pass max_epochs, max_steps or max_time.");
@@ -165,7 +165,7 @@ TrainerOptions effective(TrainerOptions options) {
   return options;
 }
 
-amp::Strategy strategy_of(const TrainerOptions& options) {
+amp::Policy strategy_of(const TrainerOptions& options) {
   return options.strategy ? *options.strategy : strategy_for(options.precision);
 }
 

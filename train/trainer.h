@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/core/device.h>
 #include <halftone/data/data_loader.h>
@@ -41,7 +41,7 @@ struct TrainerOptions {
   /// "32-true", "bf16-mixed", ... or the name of a strategy: see task.h.
   std::string precision = "32-true";
   /// Used instead of `precision`: a strategy of your own.
-  std::optional<amp::Strategy> strategy{};
+  std::optional<amp::Policy> strategy{};
 
   // --- the end of the training: the first limit that is reached. At least one must be set.
   int64_t max_epochs = 0, max_steps = 0;
@@ -101,7 +101,7 @@ struct TrainerOptions {
   std::vector<std::shared_ptr<Logger>> loggers{};  // additional loggers
   int64_t log_every_steps = 50;
   /// After a step skipped for an overflow: says which tensor was the first that is not finite, and
-  /// which loss scale would have been enough (policy/probe.h), for the step's last
+  /// which loss scale would have been enough (amp/probe.h), for the step's last
   /// batch. Such steps are slow; on a GPU every step waits.
   bool explain_overflows = false;
 
@@ -120,7 +120,7 @@ struct TrainerOptions {
 /// for numbers out of range and options that contradict each other.
 TrainerOptions effective(TrainerOptions options);
 /// Returns `strategy`, or else the strategy of `precision`. Throws UsageError for unknown words.
-amp::Strategy strategy_of(const TrainerOptions& options);
+amp::Policy strategy_of(const TrainerOptions& options);
 
 // The environment that the bits of a training depend on, besides its own state.
 

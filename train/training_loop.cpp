@@ -13,7 +13,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/loggers.h>
 #include <halftone/train/metrics.h>

@@ -4,8 +4,6 @@
 
 #if HALFTONE_HAVE_MPI
 
-#include <halftone/backends/registry.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +24,6 @@
 
 #include <halftone/backends/opened_library.h>
 #include <halftone/core/communicator.h>
-#include <halftone/core/error.h>
 #include <halftone/core/files.h>
 
 #define OMPI_SKIP_MPICXX 1

@@ -49,7 +49,8 @@ enum class ScaleRule : uint8_t {
   even,   // E of a rounded to the grid's significand - E_max
 };
 template <>
-inline constexpr std::array<std::string_view, 4> words_of<ScaleRule>{"floor", "ceil", "rceil", "even"};
+inline constexpr std::array<std::string_view, 4> words_of<ScaleRule>{"floor", "ceil", "rceil",
+                                                                     "even"};
 
 /// The error by which a block chooses among the targets of its scale: the sum of squares, the sum
 /// of magnitudes, or the largest magnitude of y - x.
@@ -396,7 +397,7 @@ HT_HD void next_scale(const QuantizeNumbers& n, int64_t steps, bool latest, floa
 // every backend, so results have the same bits everywhere, and a GPU waits.
 //   policy::add_quantizer({.name = "halves", .hash = "1", .bits = 4, .round = [](auto in, auto,
 //     auto out) { for (std::size_t i = 0; i < in.size(); ++i) out[i] = std::round(2 * in[i]) / 2;
-//     }});                                                 // policy/policy_file.h
+//     }});                                                 // amp/policy.h
 
 struct OwnQuantizer {
   std::string name;     // for policy files, tables and errors

@@ -15,7 +15,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/lab/gate.h>
@@ -23,7 +23,7 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/policy/rules.h>
+#include <halftone/amp/rules.h>
 
 namespace halftone::lab {
 
@@ -258,8 +258,8 @@ struct Comparison {
 
 /// Runs one forward and backward pass of the workload's example under each policy, from the same
 /// weights and random numbers. Returns the deviations of the candidate's tensors.
-Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
-                   const amp::Strategy& candidate, const CompareOptions& options = {});
+Comparison compare(const std::function<Workload()>& make, const amp::Policy& reference,
+                   const amp::Policy& candidate, const CompareOptions& options = {});
 
 /// Returns a line per tensor that was rounded or computed from rounded tensors. Marks the first
 /// deviation.

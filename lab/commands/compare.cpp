@@ -20,8 +20,8 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 
@@ -239,8 +239,8 @@ class Comparer final : public policy::Observer {
   double scale_ = 0, local_ = Deviation::none;
 };
 
-bool has_history(const amp::Strategy& strategy) {
-  const policy::PolicyFile file = policy::file_of(strategy);
+bool has_history(const amp::Policy& strategy) {
+  const amp::Policy file = strategy;
   for (const policy::Rule& rule : file.rules.rules)
     for (const auto& [role, rounds] : rule.roles)
       if (rounds.quantizer.scaling.from_history) return true;
@@ -248,7 +248,7 @@ bool has_history(const amp::Strategy& strategy) {
 }
 
 /// Runs one pass of a new model under an observer. Returns the loss.
-double watched_pass(const std::function<Workload()>& make, const amp::Strategy& strategy,
+double watched_pass(const std::function<Workload()>& make, const amp::Policy& strategy,
                     std::shared_ptr<policy::Observer> observer, const CompareOptions& options) {
   const Workload work = make();
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
@@ -272,8 +272,8 @@ double watched_pass(const std::function<Workload()>& make, const amp::Strategy& 
 }
 }  // namespace
 
-Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
-                   const amp::Strategy& candidate, const CompareOptions& options) {
+Comparison compare(const std::function<Workload()>& make, const amp::Policy& reference,
+                   const amp::Policy& candidate, const CompareOptions& options) {
   Kept kept;
   Comparison result;
   result.reference_loss =
@@ -349,10 +349,10 @@ Work add_compare(CLI::App& app, const Context& context) {
     require_json(options->json);
     std::ostream& words = words_next_to(options->json);
     name_workload(words, options->workload, context.own, false);
-    const policy::PolicyFile file = policy::named_or_read(options->policy);
+    const amp::Policy file = policy::named_or_read(options->policy);
     note_other_model(std::cerr, file, options->workload, context.own);
-    const Comparison found = compare(make, policy::named_or_loaded(options->reference),
-                                     policy::strategy_of(file), {.seed = options->seed});
+    const Comparison found =
+        compare(make, policy::named_or_read(options->reference), file, {.seed = options->seed});
     write_json(
         options->json,
         json_of(found, {options->policy, options->reference, options->workload}, options->seed));
@@ -428,15 +428,13 @@ Work add_diff(CLI::App& app, const Context&) {
     const bool some = keep_common_steps(there, here, steps);
     std::ostream& words = words_next_to(options->json);
     const std::vector<std::string> settings = differences(there.summary, here.summary);
-    for (const std::string& line : settings)
-      words << "differs: " << printable(line) << '\n';
+    for (const std::string& line : settings) words << "differs: " << printable(line) << '\n';
     if (some)
       words << "the traces have different steps. Compared: steps " << list_of(steps) << '\n';
     const auto difference = first_difference(there.rows, here.rows);
-    Json json{
-        {"format", 1},           {"equal", !difference}, {"tensors", here.rows.size()},
-        {"steps", steps.size()}, {"all_steps", !some},   {"settings", settings},
-        {"first", nullptr}};
+    Json json{{"format", 1},           {"equal", !difference}, {"tensors", here.rows.size()},
+              {"steps", steps.size()}, {"all_steps", !some},   {"settings", settings},
+              {"first", nullptr}};
     if (!difference) {
       words << "equal: " << here.rows.size() << " tensors\n";
     } else {

@@ -16,7 +16,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::lab {
 
@@ -283,7 +283,7 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
     fail<UsageError>("gate", options.max_minutes, " minutes and ", options.run.seeds.size(),
                      " first seeds. Use more than 0 minutes, and one seed.");
   require_json(options.json);
-  const policy::PolicyFile policy = policy::named_or_read(options.policy);
+  const amp::Policy policy = policy::named_or_read(options.policy);
   policy::named_or_read(options.reference);
   note_other_model(progress, policy, options.run.workload, own);
   name_workload(words_next_to(options.json), options.run.workload, own);

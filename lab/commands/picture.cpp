@@ -23,9 +23,9 @@
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/draw.h>
 #include <halftone/lab/experiments/experiments.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
 
 namespace halftone::lab {
 
@@ -40,7 +40,7 @@ struct Course {
   Workload workload;
   std::unique_ptr<optim::Optimizer> optimizer;
   amp::Training training;
-  Course(const std::string& name, const amp::Strategy& strategy, const Own& own)
+  Course(const std::string& name, const amp::Policy& strategy, const Own& own)
       : workload(make_workload(name, 0, own)),
         optimizer(optimizer_of(workload)),
         training(training_of(strategy, workload, *optimizer)) {}
@@ -56,7 +56,7 @@ struct Course {
 // --- exponents
 
 std::string exponents(const std::string& workload, const Own& own) {
-  Course course(workload, policy::watched(amp::Strategy::named("amp-bf16")), own);
+  Course course(workload, policy::watched(amp::Policy::named("amp-bf16")), own);
   constexpr int64_t steps = 100;
   policy::Probe probe(course.training, {.every = 10, .updates = false});
   course.run(steps);
@@ -90,7 +90,7 @@ std::string exponents(const std::string& workload, const Own& own) {
 std::string loss_scale() {
   constexpr double loss_weight = 1e-6;
   const Survey gradients =
-      train_small_gradients(amp::Strategy::named("fp32"), loss_weight).output_gradients;
+      train_small_gradients(amp::Policy::named("fp32"), loss_weight).output_gradients;
   svg::Plot plot{.title = "a loss scale for f16, where the loss is multiplied by 1e-6"};
   plot.x.label = "log2 of the loss scale", plot.y = {.label = "percent", .low = 0, .high = 100};
   svg::Curve lost{.name = "of the gradients become 0", .points = {}, .style = 0},
@@ -143,7 +143,7 @@ std::string bytes(const std::string& workload, const Own& own) {
                  .bars = {}};
   for (const Part& part : parts) bars.parts.push_back(part.name), bars.labels.push_back(part.label);
   for (const char* strategy : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"}) {
-    Course course(workload, amp::Strategy::named(strategy), own);
+    Course course(workload, amp::Policy::named(strategy), own);
     course.run(2);  // allocates states and workspaces
     const data::Batch batch = example_of(course.workload);
     const auto note = [&](const char* event) {
@@ -172,7 +172,7 @@ std::string updates(const std::string& workload, const Own& own) {
   plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
   plot.rules.push_back({"to the left: lost", -1, true});
   for (std::size_t way = 1; way < ways.size(); ++way) {
-    Course course(workload, amp::Strategy::named(ways[way]), own);
+    Course course(workload, amp::Policy::named(ways[way]), own);
     course.slow_down();
     policy::Probe probe(course.training, {.every = 10, .path = "updates_alone"});
     course.run(100);
@@ -202,7 +202,7 @@ std::string updates(const std::string& workload, const Own& own) {
 /// Returns the index of the first parameter's largest element that moves in f32 by at least four
 /// spacings of bf16.
 int64_t traveling_element(const std::string& workload, int64_t steps, const Own& own) {
-  Course course(workload, amp::Strategy::named("fp32"), own);
+  Course course(workload, amp::Policy::named("fp32"), own);
   course.slow_down();
   const Tensor weight = course.workload.model->parameters().front();
   const std::vector<double> first = weight.to_vector<double>();
@@ -226,7 +226,7 @@ std::string staircase(const std::string& workload, const Own& own) {
   plot.x.label = "step", plot.y.label = "change since the first step";
   std::optional<double> begin;
   for (std::size_t way = 0; way < ways.size(); ++way) {
-    Course course(workload, amp::Strategy::named(ways[way]), own);
+    Course course(workload, amp::Policy::named(ways[way]), own);
     course.slow_down();
     const Tensor weight = course.workload.model->parameters().front();
     const auto now = [&] {
@@ -345,7 +345,7 @@ class NotingCaster final : public InputCaster {
 };
 
 std::string dot_of(const GraphOptions& options, const std::vector<NamedWorkload>& own) {
-  const amp::Strategy strategy = policy::watched_strategy_of(policy::named_or_read(options.policy));
+  const amp::Policy strategy = policy::watched(policy::named_or_read(options.policy));
   Workload work = make_workload(options.workload, 0, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   amp::Training training(strategy, *work.model, *optimizer);

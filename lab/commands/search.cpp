@@ -23,7 +23,7 @@ namespace {
 
 /// A base, and the measurements of each rule of a space on top of it.
 struct Ranking {
-  policy::PolicyFile base;
+  amp::Policy base;
   Trial trial;
   Measurement of_base;
   std::vector<Candidate> candidates;
@@ -47,13 +47,13 @@ bool all_refused(const std::vector<Candidate>& candidates) {
 }
 
 /// Gives the found policy its file's name, and describes how it was found.
-void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
+void name_policy(amp::Policy& file, const SearchCommand& command) {
   PlainText about;
   about << made_by_search << command.of.policy << " --space " << command.of.space << " --to "
         << command.of.to << " --objective " << command.objective << " --budget " << command.budget
         << " --workload " << command.of.workload << ": " << file.about;
   file.about = about.str();
-  file.base.name = command.out.stem().string();
+  file.name = command.out.stem().string();
   file.meant_for.clear();
 }
 
@@ -62,7 +62,7 @@ void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
 Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
   return Trial(
       [options, &own] { return make_workload(options.workload, options.seed, own); },
-      policy::named_or_loaded(options.reference),
+      policy::named_or_read(options.reference),
       {.batches = options.batches, .warm_up = options.warm_up, .rounds = 2, .seed = options.seed});
 }
 
@@ -223,7 +223,7 @@ std::string signed_percent(double share) {
 
 /// A base, and the scores of each module under each format.
 struct MenuRanking {
-  policy::PolicyFile base;
+  amp::Policy base;
   Trial trial;
   Measurement of_base;
   Menu menu{};
@@ -322,7 +322,7 @@ void name_point(MenuPoint& point, const SearchCommand& command, const std::files
   about << " --bits " << point.budget << " --workload " << command.of.workload;
   if (!point.policy.about.empty()) about << ": " << point.policy.about;
   point.policy.about = about.str();
-  point.policy.base.name = file.stem().string();
+  point.policy.name = file.stem().string();
   point.policy.meant_for.clear();
 }
 
@@ -440,7 +440,6 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
 // Prints the result of a search: tables for people, JSON for the report.
 
 namespace {
-
 
 constexpr double mebibyte = 1 << 20;
 

@@ -18,9 +18,9 @@
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
 #include <halftone/core/json_value.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/resolved.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/resolved.h>
 
 namespace halftone::lab {
 
@@ -34,18 +34,18 @@ class Shown {
       : file_(policy::named_or_read(policy)),
         work_(std::move(workload)),
         optimizer_(optimizer_of(work_)),
-        training_(policy::watched_strategy_of(file_), *work_.model, *optimizer_) {
+        training_(policy::watched(file_), *work_.model, *optimizer_) {
     training_.backward(loss_of(work_, training_, example_of(work_)));
     session().require_all_rules_used();
     // A step finds states that the optimizer does not have.
     if (!file_.rules.states.empty()) training_.step();
   }
-  const policy::PolicyFile& file() const { return file_; }
-  const amp::Strategy& strategy() const { return training_.strategy(); }
-  policy::PolicySession& session() const { return policy::session_of(training_); }
+  const amp::Policy& file() const { return file_; }
+  const amp::Policy& strategy() const { return training_.strategy(); }
+  policy::Session& session() const { return policy::session_of(training_); }
 
  private:
-  policy::PolicyFile file_;
+  amp::Policy file_;
   Workload work_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   amp::Training training_;
@@ -62,7 +62,7 @@ void warn_of_short_weights(const Shown& shown) {
 }
 /// Returns weights, autocast and loss scale in a line without the strategy's name. The wire format
 /// is left out because it is among the rules.
-std::string line_of(amp::Strategy strategy) {
+std::string line_of(amp::Policy strategy) {
   strategy.name = "strategy", strategy.wire = {};
   std::ostringstream text;
   text << strategy;
@@ -71,8 +71,7 @@ std::string line_of(amp::Strategy strategy) {
 void print_difference(const Shown& shown, const Shown& other, const std::string& json) {
   const std::string before = line_of(shown.strategy()), after = line_of(other.strategy());
   if (!json.empty()) {
-    Json all =
-        Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
+    Json all = Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
     if (before != after) all["strategy"] = {{"before", before}, {"after", after}};
     write_json(json, all.dump(2) + '\n');
   }
@@ -82,7 +81,7 @@ void print_difference(const Shown& shown, const Shown& other, const std::string&
   std::cout << (text.empty() ? "no site differs, and nothing else does\n" : text);
 }
 /// Prints the cast class of each operation in the pass, and the reason.
-void print_reasons(const policy::PolicySession& session) {
+void print_reasons(const policy::Session& session) {
   std::map<std::string, CastClass> met;
   std::size_t longest = 0;
   for (const policy::ResolvedSite& site : session.resolved()) {
@@ -141,12 +140,12 @@ std::string json_of(int64_t step, bool skipped, const std::string& why) {
 }  // namespace
 
 int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
-  const policy::PolicyFile file = policy::named_or_read(options.policy);
+  const amp::Policy file = policy::named_or_read(options.policy);
   require_json(options.json);
   std::ostream& words = words_next_to(options.json);
   name_workload(words, options.workload, own, false);
   note_other_model(std::cerr, file, options.workload, own);
-  amp::Strategy strategy = policy::strategy_of(file);
+  amp::Policy strategy = file;
   if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
   const Workload work = make_workload(options.workload, options.seed, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);

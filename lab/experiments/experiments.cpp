@@ -14,7 +14,7 @@
 #include <halftone/core/files.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 
@@ -69,11 +69,11 @@ void Findings::different(std::string_view what, std::string_view value, std::str
 
 // Runs of several policies by lab::run(), as a table.
 
-PolicyOnDisk::PolicyOnDisk(policy::PolicyFile policy) {
+PolicyOnDisk::PolicyOnDisk(amp::Policy policy) {
   static std::atomic<int> count{0};
   path_ = std::filesystem::temp_directory_path() /
           ("halftone-experiment-" + std::to_string(getpid()) + "-" + std::to_string(count++)) /
-          (policy.base.name + ".json");
+          (policy.name + ".json");
   std::filesystem::create_directories(path_.parent_path());
   files::replace("experiment", path_, policy::write(policy));
 }
@@ -142,7 +142,7 @@ struct Clusters {
 };
 }  // namespace
 
-SmallGradientRun train_small_gradients(const amp::Strategy& strategy, double loss_weight) {
+SmallGradientRun train_small_gradients(const amp::Policy& strategy, double loss_weight) {
   manual_seed(7);
   nn::Sequential model = nn::models::mlp({inputs, 128, 64, classes});
   const Clusters clusters;
@@ -178,7 +178,7 @@ SmallGradientRun train_small_gradients(const amp::Strategy& strategy, double los
   return run;
 }
 
-amp::Strategy f16_with(const std::string& loss_scale) {
+amp::Policy f16_with(const std::string& loss_scale) {
   return policy_of("f16", "amp-fp16", R"("loss_scale": )" + loss_scale);
 }
 

@@ -16,7 +16,7 @@
 #include <halftone/core/formats/survey.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::lab {
 
@@ -89,7 +89,7 @@ namespace halftone::lab {
 /// A policy in a temporary file while the object exists, because run() reads policies from files.
 class PolicyOnDisk {
  public:
-  explicit PolicyOnDisk(policy::PolicyFile policy);
+  explicit PolicyOnDisk(amp::Policy policy);
   ~PolicyOnDisk();
   PolicyOnDisk(const PolicyOnDisk&) = delete;
   PolicyOnDisk& operator=(const PolicyOnDisk&) = delete;
@@ -176,9 +176,9 @@ struct SmallGradientRun {
 
 /// An MLP of 64-128-64-10 learns ten clusters of random vectors, 300 steps of AdamW, from a loss
 /// that is multiplied by `loss_weight`. Gradients are surveyed every tenth step.
-SmallGradientRun train_small_gradients(const amp::Strategy& strategy, double loss_weight);
+SmallGradientRun train_small_gradients(const amp::Policy& strategy, double loss_weight);
 
 /// Returns amp-fp16 with a loss scale in the syntax of policy files.
-amp::Strategy f16_with(const std::string& loss_scale);
+amp::Policy f16_with(const std::string& loss_scale);
 
 }  // namespace halftone::lab

@@ -7,7 +7,7 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 namespace e08 {
@@ -131,12 +131,11 @@ std::pair<Tensor, double> rounded(const amp::Training& training, const Quantizer
 }
 
 Course course(const Recipe& recipe) {
-  const amp::Strategy policy = policy_of(
+  const amp::Policy policy = policy_of(
       recipe.name, "fp32",
       R"("quantizers": {"q": {"format": ")" + recipe.format + R"(", "scale": )" + recipe.scale +
           R"(}}, "rules": [{"match": {"op": "linear"}, "input": "q", "weight": "q"}])");
-  const Quantizer quantizer =
-      policy::file_of(policy).rules.rules[0].roles.at(policy::Role::input).quantizer;
+  const Quantizer quantizer = policy.rules.rules[0].roles.at(policy::Role::input).quantizer;
   manual_seed(11);
   nn::Sequential model = nn::models::mlp({32, 64, 8});
   const nn::Sequential teacher = nn::models::mlp({32, 64, 8});
@@ -329,7 +328,7 @@ Errors errors_of(const Quantizer& quantizer) {
 }
 
 /// quartet2.json with stochastic rounding of each number in backward.
-amp::Strategy with_stochastic_rounding() {
+amp::Policy with_stochastic_rounding() {
   return policy_of("stochastic", "amp-bf16", R"(
     "quantizers": {
       "forward": {"format": "e2m1", "scale": {"per": "block", "block": [1, 16], "format": "e4m3",
@@ -354,7 +353,7 @@ void run(Findings& found) {
   found.within("shrinkage of MS-EDEN, in standard errors", eden.bias, -3, 3);
   found.at_most("shrinkage of stochastic rounding, in standard errors", rounded.bias, -3);
 
-  const PolicyOnDisk other(policy::file_of(with_stochastic_rounding()));
+  const PolicyOnDisk other(with_stochastic_rounding());
   const PairedRuns runs(found, "gpt_small", {other.path(), "quartet2", "amp-bf16"},
                         found.thorough() ? 24 : 8, 200);
   const Interval gain = runs.difference(1);
@@ -386,8 +385,7 @@ struct Run {
   double loss = 0;  // mean of the last tenth
 };
 
-Run train(const amp::Strategy& strategy, const std::string& schedule, uint64_t seed,
-          int64_t steps) {
+Run train(const amp::Policy& strategy, const std::string& schedule, uint64_t seed, int64_t steps) {
   Workload work = make_workload("residual_mlp", seed);
   choose(work, {.schedule = schedule});
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
@@ -408,7 +406,7 @@ Run train(const amp::Strategy& strategy, const std::string& schedule, uint64_t s
 }
 
 /// MXFP4 for the weights of linear layers, with more settings of the quantizer.
-amp::Strategy mxfp4_weights(const std::string& name, const std::string& more) {
+amp::Policy mxfp4_weights(const std::string& name, const std::string& more) {
   return policy_of(
       name, "fp32",
       R"("rules": [{"match": {"op": "linear"}, "weight": {"like": "mxfp4")" + more + "}}]");
@@ -416,14 +414,14 @@ amp::Strategy mxfp4_weights(const std::string& name, const std::string& more) {
 
 struct Rounded {
   const char* name;
-  amp::Strategy strategy;
+  amp::Policy strategy;
   double flips_back = 0, cost = 0;  // in the last phase; the loss over that of f32
 };
 
 void run(Findings& found) {
   const uint64_t seeds = found.thorough() ? 8 : 3;
   const int64_t steps = found.thorough() ? 3000 : 900;
-  const amp::Strategy f32 = amp::Strategy::named("fp32");
+  const amp::Policy f32 = amp::Policy::named("fp32");
   Table table({"rate", "weights", "phase", "flipped a step", "and back", "share of flips",
                "loss over f32's"});
   for (const char* schedule : {"constant", "cosine"}) {

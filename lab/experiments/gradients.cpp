@@ -134,15 +134,14 @@ void run(Findings& found) {
   Table table({"seed", "rule", "weights of norms in reach", "at 0.875", "bias of norms' weights",
                "gradients' error", "of the loss"});
   for (uint64_t seed = 9; seed < (found.thorough() ? 14 : 10); ++seed) {
-    const Trial trial([seed] { return decaying(seed); }, amp::Strategy::named("fp32"),
+    const Trial trial([seed] { return decaying(seed); }, amp::Policy::named("fp32"),
                       {.batches = 8, .warm_up = 600, .seed = seed});
     for (const auto& [name, rule] :
          {std::pair{"floor", ScaleRule::floor}, {"rceil", ScaleRule::rceil}}) {
       Counts counts;
       for (const auto& [parameter, x] : trial.weights())
         if (parameter.ends_with("norm.weight")) count(x, rule, counts);
-      const Measurement measured =
-          trial.measure(policy::file_of(policy_of(name, "fp32", policy_text(name))));
+      const Measurement measured = trial.measure(policy_of(name, "fp32", policy_text(name)));
       table.row({std::to_string(seed), name, number(counts.in_reach), number(counts.saturated),
                  percent(counts.bias / counts.sum), percent(measured.error),
                  number(measured.loss_error, 2)});
@@ -196,7 +195,7 @@ constexpr const char* workload = "residual_mlp";
 constexpr int64_t after_switch = 200, batches = 24;
 
 /// Gradients rounded to e4m3 in the first `steps` steps.
-amp::Strategy rounded_for(int64_t steps, int64_t loss_scale) {
+amp::Policy rounded_for(int64_t steps, int64_t loss_scale) {
   return policy_of("rounded", "fp32",
                    R"(
     "quantizers": {"q": {"format": "e4m3", "rounding": "stochastic"}},
@@ -226,7 +225,7 @@ double gradient_to_noise(const nn::Module& model, int64_t loss_scale, uint64_t s
   const Workload work = make_workload(workload, seed);
   nn::load_state_dict(*work.model, nn::state_dict(model));
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  const auto pass = [&](const amp::Strategy& strategy) {
+  const auto pass = [&](const amp::Policy& strategy) {
     amp::Training training = amp::apply(strategy, *work.model, *optimizer);
     std::vector<std::vector<double>> all;
     data::DataLoader loader = work.train();
@@ -236,7 +235,7 @@ double gradient_to_noise(const nn::Module& model, int64_t loss_scale, uint64_t s
     }
     return all;
   };
-  const auto exact_ones = pass(amp::Strategy::named("fp32")),
+  const auto exact_ones = pass(amp::Policy::named("fp32")),
              noisy = pass(rounded_for(1, loss_scale));
   double of_mean = 0, noise = 0;
   for (std::size_t i = 0; i < exact_ones[0].size(); ++i) {

@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/backend.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/fit.h>
@@ -234,7 +234,7 @@ double bytes_per_parameter(const std::string& strategy) {
   const Workload work = make_workload(workload);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   const amp::StrategyBytes bytes =
-      amp::predicted_bytes(amp::Strategy::named(strategy), *work.model, *optimizer);
+      amp::predicted_bytes(amp::Policy::named(strategy), *work.model, *optimizer);
   return double(bytes.parameter + bytes.companion) / double(work.model->parameter_count());
 }
 
@@ -290,7 +290,7 @@ struct Losses {
   double late = 0;  // mean of the last tenth
 };
 
-Losses train(const amp::Strategy& strategy, uint64_t seed, double lr, int64_t steps) {
+Losses train(const amp::Policy& strategy, uint64_t seed, double lr, int64_t steps) {
   Workload work = make_workload("residual_mlp", seed);
   work.lr = lr;
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
@@ -326,15 +326,15 @@ std::string mx_text(const char* rule, bool activations) {
 void run(Findings& found) {
   const uint64_t seeds = found.thorough() ? 16 : 4;
   const int64_t steps = found.thorough() ? 4000 : 1500;
-  const std::vector<amp::Strategy> strategies{
-      amp::Strategy::named("fp32"), policy_of("mxfp8, floor", "fp32", mx_text("floor", true)),
+  const std::vector<amp::Policy> strategies{
+      amp::Policy::named("fp32"), policy_of("mxfp8, floor", "fp32", mx_text("floor", true)),
       policy_of("mxfp8, rceil", "fp32", mx_text("rceil", true)),
       policy_of("weights alone, floor", "fp32", mx_text("floor", false))};
   Table table({"rate", "policy", "spikes", "in steps", "at most one in, 95 %", "late loss",
                "against fp32"});
   for (const double lr : {3e-3, 1e-2, 3e-2}) {
     double base = 0;
-    for (const amp::Strategy& strategy : strategies) {
+    for (const amp::Policy& strategy : strategies) {
       Losses all;
       std::vector<double> late;
       for (uint64_t seed = 0; seed < seeds; ++seed) {
@@ -377,16 +377,15 @@ namespace e24 {
 
 /// Integers with a scale for each 64 numbers of a row, for both operands of all linear layers.
 /// Gradients are not rounded.
-policy::PolicyFile integers(const std::string& weight, const std::string& input) {
+amp::Policy integers(const std::string& weight, const std::string& input) {
   const auto quantizer = [](const std::string& format) {
     return R"({"format": ")" + format +
            R"(", "scale": {"per": "block", "block": [1, 64], "format": "f32"}})";
   };
-  return policy::file_of(policy_of(weight + "_" + input, "amp-bf16",
-                                   R"("quantizers": {"w": )" + quantizer(weight) + R"(, "x": )" +
-                                       quantizer(input) +
-                                       R"(}, "rules": [{"match": {"op": "linear"}, "compute": "f32",
-             "result": "bf16", "weight": "w", "input": "x"}])"));
+  return policy_of(weight + "_" + input, "amp-bf16",
+                   R"("quantizers": {"w": )" + quantizer(weight) + R"(, "x": )" + quantizer(input) +
+                       R"(}, "rules": [{"match": {"op": "linear"}, "compute": "f32",
+             "result": "bf16", "weight": "w", "input": "x"}])");
 }
 
 LawRow row_of(const RunResult& run) {
@@ -448,11 +447,11 @@ namespace e25 {
 constexpr const char* workload = "gpt_small";
 
 /// NVFP4 for every linear layer except some paths.
-policy::PolicyFile nvfp4_except(const std::string& name, const std::vector<std::string>& paths) {
+amp::Policy nvfp4_except(const std::string& name, const std::vector<std::string>& paths) {
   std::string except;
   for (const std::string& path : paths) except += (except.empty() ? "\"" : ", \"") + path + "\"";
-  return policy::file_of(policy_of(name, "amp-bf16",
-                                   R"(
+  return policy_of(name, "amp-bf16",
+                   R"(
     "quantizers": {
       "rows": {"format": "e2m1",
         "scale": {"per": "block", "block": [1, 16], "format": "e4m3", "tensor_level": true}},
@@ -462,16 +461,16 @@ policy::PolicyFile nvfp4_except(const std::string& name, const std::vector<std::
       "turned": {"like": "rows", "hadamard": 16},
       "turned_gradient": {"like": "rows", "hadamard": 16, "rounding": "stochastic"}},
     "rules": [{"match": {"op": "linear", "except": [)" +
-                                       (except.empty() ? "\"none\"" : except) +
-                                       R"(]}, "compute": "f32", "result": "bf16",
+                       (except.empty() ? "\"none\"" : except) +
+                       R"(]}, "compute": "f32", "result": "bf16",
       "input": "rows", "weight": "square", "grad_output": "gradient", "input.backward": "turned",
-      "grad_output.weight": "turned_gradient"}], "loss_scale": "none", "seed": 17)"));
+      "grad_output.weight": "turned_gradient"}], "loss_scale": "none", "seed": 17)");
 }
 
 /// The modules with products, those first that add the largest error to the gradients under NVFP4.
 std::vector<std::string> ranked_modules() {
-  const policy::PolicyFile base = policy::file_of(amp::Strategy::named("amp-bf16"));
-  Trial trial([] { return make_workload(workload, 25); }, amp::Strategy::named("fp32"));
+  const amp::Policy base = amp::Policy::named("amp-bf16");
+  Trial trial([] { return make_workload(workload, 25); }, amp::Policy::named("fp32"));
   trial.set_base(base);
   std::vector<OnePassScore> scores =
       one_pass_scores(trial, base, sites_of(base, make_workload(workload, 25)), {"nvfp4"});

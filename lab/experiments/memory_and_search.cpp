@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/device.h>
 #include <halftone/core/factory.h>
@@ -61,7 +61,7 @@ Bytes counted(const std::string& workload, std::string_view strategy_name) {
   const MemoryReport before = memory_report();
   Case run = make(workload);
   optim::AdamW adamw(run.model->parameters());
-  const amp::Strategy strategy = amp::Strategy::named(strategy_name);
+  const amp::Policy strategy = amp::Policy::named(strategy_name);
   const amp::StrategyBytes predicted = amp::predicted_bytes(strategy, *run.model, adamw);
   amp::Training training(strategy, *run.model, adamw);
   const auto held = [&](Use use) { return memory_report().now_of(use) - before.now_of(use); };
@@ -111,12 +111,12 @@ void run(Findings& found) {
   Table table(
       {"bytes / parameter, MLP", "weights", "companion", "gradients", "AdamW", "casts", "kept"});
   int64_t wrong = 0, cases = 0, casts_wrong = 0;
-  for (const std::string_view strategy : amp::Strategy::names())
+  for (const std::string_view strategy : amp::Policy::names())
     for (const char* workload : {"MLP", "CNN", "GPT"}) {
       const Bytes b = counted(workload, strategy);
       wrong += b.wrong, ++cases;
       if (std::string_view(workload) != "MLP") continue;
-      const bool casts = amp::Strategy::named(strategy).autocast.has_value();
+      const bool casts = amp::Policy::named(strategy).autocast.has_value();
       casts_wrong += std::abs(b.casts - (casts ? 2 * b.parameters : 0)) +
                      std::abs(b.kept_casts - (casts ? 2 * (b.parameters - mlp_biases) : 0));
       const auto each = [&](int64_t bytes) { return number(double(bytes) / double(b.parameters)); };
@@ -172,8 +172,8 @@ namespace e16 {
 constexpr const char* workload = "gpt_tiny";
 
 void run(Findings& f) {
-  const policy::PolicyFile base = policy::file_of(amp::Strategy::named("amp-bf16"));
-  Trial trial([] { return make_workload(workload); }, amp::Strategy::named("fp32"));
+  const amp::Policy base = amp::Policy::named("amp-bf16");
+  Trial trial([] { return make_workload(workload); }, amp::Policy::named("fp32"));
   const Measurement of_base = trial.set_base(base);
   const auto space = search_space("ops", "low", base, make_workload(workload));
   const SearchOptions options{.objective = Objective::bytes, .budget = 0.02};
@@ -183,8 +183,8 @@ void run(Findings& f) {
   const Found found = search(trial, base, of_base, std::move(candidates), options, silent);
   f.out() << table_of(found, options) << '\n';
 
-  policy::PolicyFile chosen = found.policy;
-  chosen.base.name = "found";
+  amp::Policy chosen = found.policy;
+  chosen.name = "found";
   const PolicyOnDisk file(chosen);
   const std::vector<uint64_t> seeds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const std::vector<RunResult> runs = all_runs({.workload = workload,
@@ -321,7 +321,7 @@ Mismatch measure(std::string_view strategy, bool portable) {
   manual_seed(26);
   nn::models::Gpt model(small);
   optim::AdamW optimizer(model.parameters(), {.lr = 3e-3});
-  amp::Training training(amp::Strategy::named(strategy), model, optimizer);
+  amp::Training training(amp::Policy::named(strategy), model, optimizer);
   for (uint64_t step = 0; step < 40; ++step) {
     const Tensor tokens = texts_of(step);
     training.zero_grad();

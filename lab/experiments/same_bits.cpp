@@ -18,7 +18,7 @@ namespace e01 {
 
 /// Trains and returns the hash of the f32 weights.
 template <class Optimizer, class Options>
-std::string trained(const amp::Strategy& strategy, const Options& options) {
+std::string trained(const amp::Policy& strategy, const Options& options) {
   manual_seed(1);
   nn::Sequential model{nn::Linear(64, 128, {.bias = false}), nn::Relu(),
                        nn::Linear(128, 10, {.bias = false})};
@@ -38,8 +38,8 @@ std::string trained(const amp::Strategy& strategy, const Options& options) {
 
 void run(Findings& found) {
   // amp's gradients come from products in f32, o2's are bf16: that is the only difference.
-  const amp::Strategy o2 = amp::Strategy::named("o2-bf16"), amp = amp::Strategy::named("amp-bf16"),
-                      rounded = policy_of("amp, gradients rounded", "amp-bf16", R"("rules":
+  const amp::Policy o2 = amp::Policy::named("o2-bf16"), amp = amp::Policy::named("amp-bf16"),
+                    rounded = policy_of("amp, gradients rounded", "amp-bf16", R"("rules":
                         [{"match": {"op": "linear"}, "grad_weight": "bf16"}])");
   Table table({"f32 weights after 500 steps", "o2-bf16", "amp, gradients rounded", "amp-bf16"});
   const auto compared = [&]<class Optimizer>(const char* name, auto options) {
@@ -183,7 +183,7 @@ constexpr std::string_view decisions_everywhere = "0891e5ed11dad8d4",
                            weights_everywhere = "bd25ba1bbfec4b81";
 
 /// Sums of products run in order of k, so that they do not depend on the kernels.
-amp::Strategy everywhere() {
+amp::Policy everywhere() {
   return policy_of("stochastic", "fp32", R"(
     "quantizers": {"sr": {"format": "bf16", "rounding": "stochastic"}},
     "rules": [{"output": "sr", "grad_input": "sr", "grad_weight": "sr"},
@@ -195,7 +195,7 @@ struct Run {
   nn::Sequential model;
   optim::Sgd sgd;
   amp::Training training;
-  explicit Run(const amp::Strategy& policy, uint64_t seed = 1)
+  explicit Run(const amp::Policy& policy, uint64_t seed = 1)
       : model((manual_seed(seed), nn::Sequential{nn::Linear(32, 64, {.bias = false}), nn::Relu(),
                                                  nn::Linear(64, 8, {.bias = false})})),
         sgd(model.parameters(), {.lr = 0.25, .momentum = 0.5}),
@@ -218,7 +218,7 @@ struct Run {
   }
 };
 
-std::string whole(const amp::Strategy& policy) {
+std::string whole(const amp::Policy& policy) {
   Run run(policy);
   run.train(steps);
   return run.hash();
@@ -230,7 +230,7 @@ std::string weights() {
   return hash_of(run.model.parameters());
 }
 
-std::string resumed(const amp::Strategy& policy) {
+std::string resumed(const amp::Policy& policy) {
   const std::filesystem::path file =
       std::filesystem::temp_directory_path() / ("halftone-e17-" + std::to_string(getpid()));
   {
@@ -275,7 +275,7 @@ void run(Findings& found) {
     table.row({what, cpu, reference});
     return std::pair{cpu, reference};
   };
-  const amp::Strategy policy = everywhere(), native = amp::Strategy::named("full-bf16-sr");
+  const amp::Policy policy = everywhere(), native = amp::Policy::named("full-bf16-sr");
   const auto drawn = both("decisions of eight quantizers", decisions);
   const auto trained = both("weights after 200 steps", weights);
   const auto once = both("all of the training's state", [&] { return whole(policy); });

@@ -9,7 +9,7 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 namespace halftone::lab {
 namespace e03 {
@@ -27,7 +27,7 @@ Tensor targets() {
 }
 
 /// Returns the rms of the errors over the second half of the steps.
-double rms_error(const amp::Strategy& policy, double rate) {
+double rms_error(const amp::Policy& policy, double rate) {
   Weights model(zeros({count}));
   optim::Sgd sgd(model.parameters(), {.lr = rate});
   amp::Training training(policy, model, sgd);
@@ -72,10 +72,10 @@ double slope(std::span<const double> errors) {
 }
 
 void run(Findings& found) {
-  const amp::Strategy exact = policy_of("f32", "fp32", ""),
-                      nearest = policy_of("nearest", "fp32", R"("optimizer":
+  const amp::Policy exact = policy_of("f32", "fp32", ""),
+                    nearest = policy_of("nearest", "fp32", R"("optimizer":
                         {"parameters": "bf16"})"),
-                      stochastic = policy_of("stochastic", "fp32", R"("optimizer":
+                    stochastic = policy_of("stochastic", "fp32", R"("optimizer":
                         {"parameters": {"format": "bf16", "rounding": "stochastic"}})");
   Table table({"rate x L", "f32", "bf16 nearest", "x rate x L", "expected", "bf16 stochastic"});
   std::vector<double> floors, noises, exacts, expected;
@@ -127,7 +127,7 @@ struct Adam {
   Weights model;
   optim::Adam adam;
   amp::Training training;
-  Adam(const amp::Strategy& policy, double beta2)
+  Adam(const amp::Policy& policy, double beta2)
       : model(zeros({count})),
         adam(model.parameters(), {.lr = 1e-3, .betas = {0.9, beta2}}),
         training(policy, model, adam) {
@@ -182,7 +182,7 @@ double expected_v(int doublings) {
 
 struct CastPolicy {
   const char* name;
-  amp::Strategy strategy;
+  amp::Policy strategy;
 };
 
 /// Returns v under a policy after `steps` steps without gradients.
@@ -292,7 +292,7 @@ namespace e06 {
 constexpr int64_t steps = 2000, words = 2000, bag = 8, width = 16;
 constexpr int extra_bits[]{0, 4, 8, 12, 16};
 
-amp::Strategy kept_with(int bits) {
+amp::Policy kept_with(int bits) {
   if (bits == 16) return policy_of("f32 weights", "amp-bf16", "");
   return policy_of("short weights", "amp-bf16",
                    R"("optimizer": {"parameters": "e8m)" + std::to_string(7 + bits) + "\"}");
@@ -505,7 +505,7 @@ struct Run {
   double loss = 0;  // mean of the last ten steps
 };
 
-Run train(const amp::Strategy& strategy, double lr) {
+Run train(const amp::Policy& strategy, double lr) {
   Workload workload = make_workload("gpt_tiny", 14);
   workload.lr = lr;
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
@@ -535,9 +535,9 @@ double predicted_lost(const Run& run) {
 }
 
 void run(Findings& found) {
-  const amp::Strategy f32_policy = policy_of("f32", "fp32", ""),
-                      nearest =
-                          policy_of("nearest", "fp32", R"("optimizer": {"parameters": "bf16"})");
+  const amp::Policy f32_policy = policy_of("f32", "fp32", ""),
+                    nearest =
+                        policy_of("nearest", "fp32", R"("optimizer": {"parameters": "bf16"})");
   Table table({"rate", "lost in f32", "lost in bf16", "predicted", "effective descent", "loss, f32",
                "loss, bf16"});
   std::vector<double> lost;

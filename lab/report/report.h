@@ -16,8 +16,8 @@
 #include <halftone/lab/draw.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/run_folder.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
 
 namespace halftone::lab {
 

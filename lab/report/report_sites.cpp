@@ -493,7 +493,7 @@ std::string scale_panel(const ReportData& data) {
   if (text.empty())
     return absent(
         "No policy of these runs has a loss scale or scales of tensors",
-        "halftone-lab run amp-fp16 policies/te_delayed_hybrid.json --probe 50 --out runs");
+        "halftone-lab run amp-fp16 amp/policies/te_delayed_hybrid.json --probe 50 --out runs");
   return text + paragraph(
                     "Which tensor overflowed in a skipped step: halftone-lab explain POLICY "
                     "--workload W. The ideal scale is the one that fits the tensor of "

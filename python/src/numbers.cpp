@@ -9,7 +9,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 #include "arrays.h"
 
@@ -112,7 +112,7 @@ Quantizer quantizer_by(const std::string& name) {
 }
 
 /// Returns the quantizer of a policy with one rule, which has one role.
-Quantizer quantizer_of(const policy::PolicyFile& file, const std::string& name) {
+Quantizer quantizer_of(const amp::Policy& file, const std::string& name) {
   for (const policy::Rule& rule : file.rules.rules)
     for (const auto& [role, said] : rule.roles)
       if (said.kind == policy::RoleRule::Kind::grid) return said.quantizer;
@@ -164,7 +164,7 @@ nb::object rounded(const Array& array, const std::string& dtype, int64_t axis, Q
 struct Ready {
   std::string name;
   Quantizer quantizer;
-  policy::PolicyFile policy{};  // of one rule that defines it; without rules: the name does
+  amp::Policy policy{};  // of one rule that defines it; without rules: the name does
 };
 
 Ready ready(const std::string& name) {
@@ -172,14 +172,14 @@ Ready ready(const std::string& name) {
 }
 
 /// Returns the quantizers that a policy's rules call by names of its own.
-std::vector<Ready> own_quantizers(const policy::PolicyFile& file) {
+std::vector<Ready> own_quantizers(const amp::Policy& file) {
   std::vector<Ready> own;
   for (const policy::Rule& rule : file.rules.rules)
     for (const auto& [role, said] : rule.roles) {
       const bool known =
           std::ranges::any_of(own, [&](const Ready& r) { return r.name == said.named; });
       if (said.kind != policy::RoleRule::Kind::grid || said.named.empty() || known) continue;
-      policy::PolicyFile alone;
+      amp::Policy alone;
       alone.base = file.base;
       policy::Rule only;
       only.roles.emplace(policy::Role::input, said);
@@ -190,14 +190,14 @@ std::vector<Ready> own_quantizers(const policy::PolicyFile& file) {
 }
 
 /// Returns a ready-made quantizer. Throws UsageError for a name that neither it nor the policy has.
-Ready ready_beside(const policy::PolicyFile& file, const std::string& name) {
+Ready ready_beside(const amp::Policy& file, const std::string& name) {
   if (const auto known = quantizer_named(name)) return {name, *known};
   const std::vector<Ready> own = own_quantizers(file);
   const auto ready_made = ready_made_quantizers();
   std::vector<std::string_view> names(ready_made.begin(), ready_made.end());
   for (const Ready& each : own) names.push_back(each.name);
   for (const NamedFormat& format : named_formats()) names.push_back(format.name);
-  fail_unknown_name("policy " + file.base.name, "quantizer", name, names);
+  fail_unknown_name("policy " + file.name, "quantizer", name, names);
 }
 
 std::string text_of(const nb::object& value) {
@@ -267,7 +267,7 @@ void add_numbers(nb::module_& module) {
            })
       .def("__repr__", [](const Ready& r) { return "Quantizer('" + r.name + "')"; });
   module.def("quantizer_of", [](const std::string& text, const std::string& name) {
-    const policy::PolicyFile file = policy::read_text(text, "quantizer");
+    const amp::Policy file = policy::read_text(text, "quantizer");
     return Ready{name, quantizer_of(file, name), file};
   });
   module.def("own_quantizers", own_quantizers);

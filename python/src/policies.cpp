@@ -19,9 +19,9 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/nn/module.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/resolved.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/resolved.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::python {
 
@@ -65,10 +65,10 @@ struct NoOptimizer final : optim::Optimizer {
 
 /// Only rules and casts are emulated. Everything else that a policy may ask for is refused, so that
 /// no result is of less than the policy says.
-policy::PolicyFile possible(policy::PolicyFile file) {
-  const std::string where = "policy " + file.base.name;
-  if (file.base.weights != f32)
-    fail<UnsupportedError>(where, "weights are ", file.base.weights,
+amp::Policy possible(amp::Policy file) {
+  const std::string where = "policy " + file.name;
+  if (file.weights != f32)
+    fail<UnsupportedError>(where, "weights are ", file.weights,
                            ". Python emulates policies whose weights are f32.");
   if (file.rules.parameters || !file.rules.states.empty())
     fail<UnsupportedError>(
@@ -157,7 +157,7 @@ thread_local double flops_of_unseen = 0;
 /// The emulation of one model. One thread at a time may use it.
 class Emulation {
  public:
-  Emulation(const policy::PolicyFile& file, const std::vector<std::string>& modules,
+  Emulation(const amp::Policy& file, const std::vector<std::string>& modules,
             const std::vector<Name>& parameters)
       : file_(possible(file)) {
     std::map<std::string, Mirror*> known;
@@ -179,7 +179,7 @@ class Emulation {
       owner.own.emplace_back(last, nn::Parameter(borrowed(array, "")));
       parameters_.push_back(owner.own.back().second);
     }
-    training_.emplace(policy::watched_strategy_of(file_), root_, optimizer_);
+    training_.emplace(policy::watched(file_), root_, optimizer_);
   }
   Emulation(const Emulation&) = delete;
 
@@ -237,17 +237,18 @@ class Emulation {
         training_->strategy().autocast && region.policy
             ? region.policy->decide(*amp::CastPolicy::info("matmul"), {})
             : amp::CastDecision();
-    amp::Session::Decision ruled;
+    const policy::Treatment* ruled = nullptr;
     bool rounds = false;
     if (records_ || session().rules().in_evaluation) {
       const std::vector<Tensor> inputs{zeros({1, 1}), zeros({1, 1})};
-      ruled = session().decide(*at->second, inputs, 1);
-      rounds = session().tap(inputs, inputs, 1) || ruled.result || ruled.accumulate;
+      ruled = session().treat(*at->second, inputs, 1);
+      rounds = session().tap(inputs, inputs, 1) || (ruled && (ruled->result || ruled->accumulate));
     }
-    if (!rounds && ruled.cast_class.value_or(listed.cast_class) != CastClass::low_precision) return;
+    const amp::CastDecision decided = (ruled ? ruled->decision() : std::nullopt).value_or(listed);
+    if (!rounds && decided.cast_class != CastClass::low_precision) return;
     const CallScope* const scope = CallScope::innermost();
     fail<UnsupportedError>(
-        "policy " + file_.base.name, "the policy rounds or casts ", function, ", which ",
+        "policy " + file_.name, "the policy rounds or casts ", function, ", which ",
         scope ? "module \"" + session().names().path_of(scope) + "\" calls" : "the model calls",
         ", and Python cannot. Except that module in the rules, or compute it with functions that "
         "docs/python.md lists.");
@@ -292,7 +293,7 @@ class Emulation {
     session().before_step();
     session().end_step(optimizer_, {});
   }
-  policy::PolicySession& session() { return policy::session_of(*training_); }
+  policy::Session& session() { return policy::session_of(*training_); }
   std::string table() {
     PlainText text;
     text << training_->strategy() << "\npolicy " << policy::hash(file_) << "\n\n"
@@ -314,7 +315,7 @@ class Emulation {
     return x;
   }
 
-  policy::PolicyFile file_;
+  amp::Policy file_;
   std::map<std::string, std::unique_ptr<OpInfo>> unseen_;  // by name, which they point to
   Mirror root_;
   NoOptimizer optimizer_;
@@ -328,13 +329,13 @@ class Emulation {
 }  // namespace
 
 void add_policies(nb::module_& module) {
-  using policy::PolicyFile;
-  nb::class_<PolicyFile>(module, "PolicyFile")
-      .def_prop_ro("name", [](const PolicyFile& file) { return file.base.name; })
-      .def_ro("about", &PolicyFile::about)
-      .def_ro("meant_for", &PolicyFile::meant_for, "models; none: all")
-      .def_prop_ro("text", [](const PolicyFile& file) { return policy::write(file); })
-      .def_prop_ro("hash", [](const PolicyFile& file) { return policy::hash(file); });
+  using amp::Policy;
+  nb::class_<Policy>(module, "Policy")
+      .def_prop_ro("name", [](const Policy& file) { return file.name; })
+      .def_ro("about", &Policy::about)
+      .def_ro("meant_for", &Policy::meant_for, "models; none: all")
+      .def_prop_ro("text", [](const Policy& file) { return policy::write(file); })
+      .def_prop_ro("hash", [](const Policy& file) { return policy::hash(file); });
   module.def("read_policy", [](const std::string& path) { return policy::read(path); });
   module.def("parse_policy", [](const std::string& text, const std::string& where) {
     return policy::read_text(text, where);
@@ -356,7 +357,7 @@ void add_policies(nb::module_& module) {
       .def("backward", &Call::backward);
   nb::class_<Segment>(module, "Segment");
   nb::class_<Emulation>(module, "Emulation")
-      .def(nb::init<const PolicyFile&, const std::vector<std::string>&, const std::vector<Name>&>())
+      .def(nb::init<const Policy&, const std::vector<std::string>&, const std::vector<Name>&>())
       .def("follow", &Emulation::follow)
       .def("forward", &Emulation::forward)
       .def("segment", &Emulation::segment)

@@ -6,7 +6,7 @@
 
 #include <halftone/halftone.h>
 #include <halftone/nn/models/gpt.h>
-#include <halftone/policy/resolved.h>
+#include <halftone/amp/resolved.h>
 
 namespace ht = halftone;
 
@@ -26,8 +26,7 @@ int main(int argc, char** argv) try {
                              .dropout = 0});
   ht::nn::load_state_dict(model, state);
   ht::optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  ht::amp::Training training(ht::policy::watched_strategy_of(ht::policy::read(argv[2])), model,
-                             sgd);
+  ht::amp::Training training(ht::policy::watched(ht::policy::read(argv[2])), model, sgd);
   const ht::Tensor logits = training.forward(model, tokens);
   const ht::Tensor loss = ht::cross_entropy(logits.reshape({tokens.numel(), words.size(0)}),
                                             targets.reshape({tokens.numel()}));

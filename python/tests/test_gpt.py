@@ -109,7 +109,7 @@ def test_against_cpp(torch, root, tmp_path, name):
     tokens, targets = torch.randint(WORDS, (4, CONTEXT)), torch.randint(WORDS, (4, CONTEXT))
     state = {k: v.numpy() for k, v in model.state_dict().items()}
     write(tmp_path / "in.safetensors", state | {"tokens": tokens.numpy(), "targets": targets.numpy()})
-    path = root / "policies" / f"{name}.json"
+    path = root / "amp" / "policies" / f"{name}.json"
     if name in OWN:
         path = tmp_path / "own.json"
         path.write_text(json.dumps({"halftone_policy": 1, "name": name, "seed": 5, "rules": OWN[name]}))

@@ -236,6 +236,6 @@ def test_quantizers_of_a_policy(root):
         assert (ht.quantize(x, again) == y).all()
     with pytest.raises(ht.UsageError, match=r'\[policy p\] there is no quantizer named "mime". Did you mean "mine"'):
         policy.quantizer("mime")
-    eden = ht.Policy.load(root / "policies" / "quartet2.json").quantizer("ms_eden")
+    eden = ht.Policy.load(root / "amp" / "policies" / "quartet2.json").quantizer("ms_eden")
     z = ht.quantize(x, eden, seed=1)
     assert np.isfinite(z).all() and np.linalg.norm(z - x) < 0.5 * np.linalg.norm(x)

@@ -13,7 +13,7 @@ def policy(rules, **more):
 
 
 def test_reader(root):
-    mxfp8 = ht.Policy.load(root / "policies" / "mxfp8.json")
+    mxfp8 = ht.Policy.load(root / "amp" / "policies" / "mxfp8.json")
     assert mxfp8.name == "mxfp8" and mxfp8.about and len(mxfp8.hash) == 16
     assert ht.Policy.parse(mxfp8.text).hash == mxfp8.hash
     assert ht.Policy.named("amp-bf16").hash != mxfp8.hash
@@ -94,8 +94,8 @@ def test_conv_and_matmul_blocks_run_along_sums(torch, root):
     model, x = model_of(torch)
     table = json.loads(json.dumps(policy([{"match": {"asks": "low_precision"}, "input": "mxfp8", "weight": "mxfp8"}]).resolved(model, x)))
     assert [s["site"] for s in table["sites"] if s["roles"]] == ["conv/conv2d.0", "body.0/linear.0", "head/linear.0", "/matmul.0"]
-    text = ht.Policy.load(root / "policies" / "te_current.json").resolve(model, x)
-    assert "policy " + ht.Policy.load(root / "policies" / "te_current.json").hash in text and "body.0/linear.0" in text
+    text = ht.Policy.load(root / "amp" / "policies" / "te_current.json").resolve(model, x)
+    assert "policy " + ht.Policy.load(root / "amp" / "policies" / "te_current.json").hash in text and "body.0/linear.0" in text
     conv = model.conv
     y = policy([{"match": {"op": "conv2d"}, "input": "mxfp8", "weight": "mxfp4"}]).apply(conv, x)(x)
     expected = torch.nn.functional.conv2d(ht.quantize(x, "mxfp8", axis=1), ht.quantize(conv.weight.detach(), "mxfp4", axis=1), conv.bias)
@@ -140,7 +140,7 @@ def test_errors(torch, root):
     with pytest.raises(NotImplementedError, match="weights are bf16"):
         ht.Policy.named("full-bf16").apply(model, x)
     with pytest.raises(ht.UnsupportedError, match="accumulate"):
-        ht.Policy.load(root / "policies" / "deepseek_v3_accumulator.json").apply(model, x)
+        ht.Policy.load(root / "amp" / "policies" / "deepseek_v3_accumulator.json").apply(model, x)
     with pytest.raises(ht.DTypeError, match="parameter conv.weight is torch.float64"):
         policy([]).apply(model.double(), x)
     model.float()
@@ -161,7 +161,7 @@ def test_shipped_policies_train(torch, root, name):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
     x, target = torch.randn(64, 64), torch.randint(4, (64,))
     try:
-        emulated = ht.Policy.load(root / "policies" / f"{name}.json").apply(model, x)
+        emulated = ht.Policy.load(root / "amp" / "policies" / f"{name}.json").apply(model, x)
     except ht.UnsupportedError as error:
         assert "optimizer" in str(error)
         return

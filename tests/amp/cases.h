@@ -70,10 +70,10 @@ struct StrategyCase {
   optim::AdamW adamw;
   amp::Training training;
 
-  explicit StrategyCase(std::string_view strategy) : StrategyCase(amp::Strategy::named(strategy)) {}
-  explicit StrategyCase(const amp::Strategy& strategy, uint64_t seed = 1)
+  explicit StrategyCase(std::string_view strategy) : StrategyCase(amp::Policy::named(strategy)) {}
+  explicit StrategyCase(const amp::Policy& strategy, uint64_t seed = 1)
       : StrategyCase(strategy, mlp(seed), seed) {}
-  StrategyCase(const amp::Strategy& strategy, std::unique_ptr<nn::Layer> layer, uint64_t seed)
+  StrategyCase(const amp::Policy& strategy, std::unique_ptr<nn::Layer> layer, uint64_t seed)
       : model(std::move(layer)),
         adamw(model->parameters(), {.lr = 1e-2}),
         training(amp::apply(strategy, *model, adamw)) {

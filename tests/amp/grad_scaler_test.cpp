@@ -825,7 +825,7 @@ TEST_CASE("under a strategy that scales the loss, training.step() is the only st
       manual_seed(3);
       nn::Linear model(4, 2);
       optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
-      amp::Strategy strategy = amp::Strategy::named(name);
+      amp::Policy strategy = amp::Policy::named(name);
       strategy.fused_master = fused;
       amp::Training training = amp::apply(strategy, model, adamw);
       const Tensor before = model.weight.clone();

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <sstream>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/backend.h>
 
 #include "../support.h"
@@ -16,10 +16,10 @@
 namespace halftone::test::strategies_test {
 namespace {
 
-using amp::Strategy;
+using amp::Policy;
 
 TEST_CASE("every strategy trains") {
-  for (const std::string_view name : Strategy::names()) {
+  for (const std::string_view name : Policy::names()) {
     CAPTURE(name);
     StrategyCase run(name);
     const double first = run.step();
@@ -31,7 +31,7 @@ TEST_CASE("every strategy trains") {
 }
 
 TEST_CASE("outputs are f32 under every strategy, short weights or not; under fp64 f64") {
-  for (const std::string_view name : Strategy::names()) {
+  for (const std::string_view name : Policy::names()) {
     StrategyCase run(name);
     const DType wide = name == "fp64" ? f64 : f32;
     CHECK(run.training.forward(*run.model, run.inputs).dtype() == wide);
@@ -52,10 +52,10 @@ std::unique_ptr<nn::Layer> with_dropout(uint64_t seed) {
 
 TEST_CASE("a training saved and resumed continues bit for bit") {
   const TemporaryDirectory directory;
-  for (const std::string_view name : Strategy::names()) {
+  for (const std::string_view name : Policy::names()) {
     CAPTURE(name);
     const auto file = directory / "training.safetensors";
-    Strategy strategy = Strategy::named(name);
+    Policy strategy = Policy::named(name);
     strategy.seed = 7;
     StrategyCase whole(strategy, with_dropout(3), 3);
     manual_seed(11);
@@ -79,8 +79,7 @@ TEST_CASE("o2-bf16 and amp-bf16 are the same arithmetic if gradients are rounded
     return std::make_unique<nn::Sequential>(nn::Linear(24, 40, {.bias = false}), nn::Relu(),
                                             nn::Linear(40, 10, {.bias = false}));
   };
-  StrategyCase o2(Strategy::named("o2-bf16"), model(), 5),
-      amp(Strategy::named("amp-bf16"), model(), 5);
+  StrategyCase o2(Policy::named("o2-bf16"), model(), 5), amp(Policy::named("amp-bf16"), model(), 5);
   for (int i = 0; i < 20; ++i) {
     CHECK(o2.step() == [&] {
       amp.training.zero_grad();
@@ -110,7 +109,7 @@ TEST_CASE("o2 keeps batch norm in f32, affine or not") {
   for (const bool affine : {true, false}) {
     auto model = std::make_unique<nn::Sequential>(
         nn::Linear(24, 8), nn::BatchNorm1d(8, {.affine = affine}), nn::Linear(8, 10));
-    StrategyCase run(Strategy::named("o2-fp16"), std::move(model), 0);
+    StrategyCase run(Policy::named("o2-fp16"), std::move(model), 0);
     for (const auto& [name, x] : nn::state_dict(*run.model))
       if (is_floating(x.dtype())) CHECK(x.dtype() == (name.starts_with("1.") ? f32 : f16));
     run.step();
@@ -160,20 +159,20 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
 
 TEST_CASE("names that do not exist, with the nearest existing name") {
   CHECK_THROWS_WITH_AS(
-      Strategy::named("amp-bf61"),
-      "[Strategy] there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?", UsageError);
-  CHECK_THROWS_WITH_AS(Strategy::named("something else"),
+      Policy::named("amp-bf61"),
+      "[Policy] there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?", UsageError);
+  CHECK_THROWS_WITH_AS(Policy::named("something else"),
                        doctest::Contains("Known: fp64, fp32, amp-bf16, amp-fp16, o1-fp16"),
                        UsageError);
 }
 
 TEST_CASE("running statistics arrive at those of equal batches, under every strategy") {
   const Tensor x = reshape(from({91.0, 93, 99, 101}), {4, 1});
-  for (const std::string_view name : Strategy::names()) {
+  for (const std::string_view name : Policy::names()) {
     INFO(std::string(name));
     nn::Sequential model(nn::BatchNorm1d(1));
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    amp::Training training(Strategy::named(name), model, sgd);
+    amp::Training training(Policy::named(name), model, sgd);
     for (int i = 0; i < 150; ++i) training.forward(model, x);
     const auto& norm = dynamic_cast<const nn::BatchNorm1d&>(model[0]);
     CHECK(norm.running_mean.dtype() == (name == "fp64" ? f64 : f32));
@@ -184,7 +183,7 @@ TEST_CASE("running statistics arrive at those of equal batches, under every stra
 
 TEST_CASE("a strategy prints itself") {
   std::ostringstream text;
-  text << Strategy::named("o2-fp16");
+  text << Policy::named("o2-fp16");
   CHECK(text.str() ==
         "o2-fp16          weights f16 (master), batch norm f32, loss scale dynamic from 65536");
 }
@@ -195,7 +194,7 @@ TEST_CASE("a first step in which nothing was cast is reported once") {
   for (const bool inside : {true, false}) {
     nn::Linear model(3, 2);
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    amp::Training training(amp::Strategy::named("amp-bf16"), model, sgd);
+    amp::Training training(amp::Policy::named("amp-bf16"), model, sgd);
     for (int i = 0; i < 2; ++i) {
       training.zero_grad();
       const Tensor x = ones({4, 3});
@@ -210,7 +209,7 @@ TEST_CASE("a first step in which nothing was cast is reported once") {
 }
 
 TEST_CASE("inputs keep their digits until the first operation with short weights") {
-  for (const std::string_view name : Strategy::names()) {
+  for (const std::string_view name : Policy::names()) {
     if (name == "fp64") continue;
     CAPTURE(name);
     StrategyCase run(name);
@@ -236,7 +235,7 @@ TEST_CASE("inputs keep their digits until the first operation with short weights
 TEST_CASE("a Standardizer keeps its numbers under every strategy") {
   manual_seed(1);
   const Tensor x = randn({64, 3}) + from({2003.7, -1e5, 0.001});
-  for (const std::string_view name : Strategy::names()) {
+  for (const std::string_view name : Policy::names()) {
     CAPTURE(name);
     nn::Sequential model(nn::Standardizer::of(x), nn::Linear(3, 2));
     const auto first = dynamic_cast<const nn::Standardizer*>(model.named_modules()[1].second);
@@ -244,7 +243,7 @@ TEST_CASE("a Standardizer keeps its numbers under every strategy") {
     const std::vector<double> mean = first->mean.to_vector<double>(),
                               std = first->std.to_vector<double>();
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    const amp::Training training = amp::apply(Strategy::named(name), model, sgd);
+    const amp::Training training = amp::apply(Policy::named(name), model, sgd);
     CHECK(first->mean.to_vector<double>() == mean);
     CHECK(first->std.to_vector<double>() == std);
   }
@@ -289,10 +288,10 @@ namespace halftone::test::strategy_bytes_test {
 namespace {
 
 TEST_CASE("predicted bytes are those of the ledger, batch norm and frozen weights included") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
     const MemoryReport before = memory_report();
-    const amp::Strategy strategy = amp::Strategy::named(name);
+    const amp::Policy strategy = amp::Policy::named(name);
     manual_seed(1);
     auto layers = std::make_unique<nn::Sequential>(nn::Linear(24, 40), nn::BatchNorm1d(40),
                                                    nn::Relu(), nn::Linear(40, 10));
@@ -317,7 +316,7 @@ TEST_CASE("predicted bytes are those of the ledger, batch norm and frozen weight
 
 TEST_CASE("the tensors that an optimizer keeps determine its bytes") {
   const auto state = [](auto&& optimizer, nn::Module& model) {
-    return amp::predicted_bytes(amp::Strategy::named("fp32"), model, optimizer).optimizer_state;
+    return amp::predicted_bytes(amp::Policy::named("fp32"), model, optimizer).optimizer_state;
   };
   const auto model = StrategyCase::mlp(1);
   const auto parameters = model->parameters();
@@ -333,7 +332,7 @@ TEST_CASE("predicted bytes of several ranks: of the rank that keeps most") {
   const std::vector<Tensor> parameters = model.parameters();
   optim::Adam adam(parameters);
   const auto bytes = [&](std::string_view strategy, int ranks, optim::Optimizer& optimizer) {
-    return amp::predicted_bytes(amp::Strategy::named(strategy), model, optimizer, ranks);
+    return amp::predicted_bytes(amp::Policy::named(strategy), model, optimizer, ranks);
   };
   const amp::StrategyBytes of_four = bytes("split-bf16", 4, adam);
   CHECK(of_four.parameter == 2 * 4160);
@@ -445,7 +444,7 @@ TEST_CASE("the ledger of every strategy, to the byte") {
     const MemoryReport empty = memory_report();
     REQUIRE(of_parameters(empty.now) == 0);
     {
-      amp::Strategy strategy = amp::Strategy::named(e.strategy);
+      amp::Policy strategy = amp::Policy::named(e.strategy);
       strategy.fused_master = e.fused_master;
       if (e.state_dtype) strategy.state_dtype = e.state_dtype;
       StrategyCase run(strategy);
@@ -505,7 +504,7 @@ namespace halftone::test::conversion_test {
 namespace {
 
 using amp::Convert;
-using amp::Strategy;
+using amp::Policy;
 using doctest::Contains;
 
 const std::vector<std::string_view> exact{"fp32", "o2-bf16", "split-bf16"};
@@ -580,8 +579,8 @@ TEST_CASE("f64 holds every weight, and converts to other dtypes by rounding") {
 }
 
 /// A strategy that is not in a table.
-Strategy customised(std::string name, WeightForm form, DType weights = bf16) {
-  Strategy strategy;
+Policy customised(std::string name, WeightForm form, DType weights = bf16) {
+  Policy strategy;
   strategy.name = std::move(name), strategy.form = form, strategy.weights = weights;
   return strategy;
 }
@@ -602,7 +601,7 @@ TEST_CASE("the form that was saved counts, not the name of the strategy") {
 
 TEST_CASE("the same name with another form or other dtypes is another strategy") {
   StrategyCase target("full-bf16");
-  for (const Strategy& other :
+  for (const Policy& other :
        {customised("full-bf16", WeightForm::kahan), customised("full-bf16", WeightForm::plain, f32),
         customised("full-bf16", WeightForm::plain, f16)}) {
     StrategyCase source(other);
@@ -622,7 +621,7 @@ TEST_CASE("the same name with another form or other dtypes is another strategy")
 
 TEST_CASE("masters of the plain way convert as fused ones do") {
   for (const std::string_view other : {"fp32", "split-bf16"}) {
-    Strategy strategy = Strategy::named("o2-bf16");
+    Policy strategy = Policy::named("o2-bf16");
     strategy.fused_master = false;
     StrategyCase plain(strategy), there(other), back(strategy);
     for (int i = 0; i < 5; ++i) plain.step();
@@ -659,8 +658,8 @@ TEST_CASE("tied weights convert under all of their names") {
       if (from == to) continue;
       CAPTURE(from);
       CAPTURE(to);
-      StrategyCase source(Strategy::named(from), tied_model(), 1),
-          target(Strategy::named(to), tied_model(), 2);
+      StrategyCase source(Policy::named(from), tied_model(), 1),
+          target(Policy::named(to), tied_model(), 2);
       for (int i = 0; i < 5; ++i) source.step();
       target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
       for (std::size_t i = 0; i < 5; ++i)
@@ -681,7 +680,7 @@ struct Frozen {
   optim::Sgd sgd;
   amp::Training training;
 
-  explicit Frozen(const Strategy& strategy)
+  explicit Frozen(const Policy& strategy)
       : model((manual_seed(3), nn::Linear(4, 4)), nn::BatchNorm1d(4), nn::Linear(4, 2)),
         sgd(last_layer(), {.lr = 0.1}),
         training(amp::apply(strategy, model, sgd)) {}
@@ -701,9 +700,9 @@ struct Frozen {
 };
 
 TEST_CASE("frozen parameters are rounded only on request, running statistics never") {
-  Strategy masters_everywhere = Strategy::named("o2-bf16");
+  Policy masters_everywhere = Policy::named("o2-bf16");
   masters_everywhere.keep_batch_norm = false;
-  Frozen source(Strategy::named("fp32")), target(masters_everywhere);
+  Frozen source(Policy::named("fp32")), target(masters_everywhere);
   source.training.forward(source.model, randn({8, 4}));  // changes the running statistics
   const auto refused = [&](const std::string& name) {
     const auto before = copy_of(target.training.state_dict());
@@ -734,8 +733,8 @@ TEST_CASE("batch norm that stays f32 converts with its statistics") {
     return std::make_unique<nn::Sequential>(nn::Linear(24, 8), nn::BatchNorm1d(8),
                                             nn::Linear(8, 10));
   };
-  StrategyCase source(Strategy::named("fp32"), model(), 1),
-      target(Strategy::named("o2-fp16"), model(), 2);
+  StrategyCase source(Policy::named("fp32"), model(), 1),
+      target(Policy::named("o2-fp16"), model(), 2);
   for (int i = 0; i < 3; ++i) source.step();
   target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
   for (const char* name : {"1.weight", "1.running_mean", "1.running_var", "1.num_batches_tracked"})
@@ -784,8 +783,8 @@ TEST_CASE("a state that does not fit is not converted, and nothing has changed")
 }
 
 TEST_CASE("names that this model ties must have been tied in the state") {
-  StrategyCase source(Strategy::named("fp32"), tied_model(), 1),
-      target(Strategy::named("o2-bf16"), tied_model(), 2);
+  StrategyCase source(Policy::named("fp32"), tied_model(), 1),
+      target(Policy::named("o2-bf16"), tied_model(), 2);
   auto state = copy_of(source.training.state_dict());
   state["model.second.weight"] = zeros({24, 24});
   const auto before = copy_of(target.training.state_dict());

@@ -14,32 +14,32 @@
 namespace halftone::test::apply_test {
 namespace {
 
-using amp::Strategy;
+using amp::Policy;
 using doctest::Contains;
 
 TEST_CASE("apply() refuses models and optimizers that do not fit each other") {
   nn::Linear model(4, 2), other(4, 2);
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   CHECK_THROWS_WITH_AS(
-      amp::apply(Strategy::named("o2-bf16"), other, sgd),
+      amp::apply(Policy::named("o2-bf16"), other, sgd),
       doctest::Contains("the optimizer has a parameter [2, 4] f32 that the model has "
                         "not"),
       UsageError);
-  Strategy split_f16 = Strategy::named("split-bf16");
+  Policy split_f16 = Policy::named("split-bf16");
   split_f16.weights = f16;
   CHECK_THROWS_WITH_AS(amp::apply(split_f16, model, sgd),
                        doctest::Contains("split_rounded keeps bf16 parameters only, one is f16"),
                        DTypeError);
   CHECK(model.weight.dtype() == f32);
   model.to(bf16);
-  CHECK_THROWS_WITH_AS(amp::apply(Strategy::named("o2-bf16"), model, sgd),
+  CHECK_THROWS_WITH_AS(amp::apply(Policy::named("o2-bf16"), model, sgd),
                        doctest::Contains("Give the strategy a model in f32"), DTypeError);
 }
 
 TEST_CASE("weights are floating") {
   nn::Linear model(4, 2);
   optim::Sgd sgd(model.parameters());
-  Strategy strategy = Strategy::named("full-bf16");
+  Policy strategy = Policy::named("full-bf16");
   strategy.weights = i32;
   CHECK_THROWS_WITH_AS(amp::apply(strategy, model, sgd),
                        "[amp.apply] full-bf16 has i32 weights. Use f64, f32, f16 or bf16.",
@@ -49,7 +49,7 @@ TEST_CASE("weights are floating") {
 // --- optimizers of users
 
 /// Two steps on the sum of a linear layer's outputs; the model's weight afterwards, in f32.
-template <class Optimizer> Tensor stepped(const Strategy& strategy, Optimizer&& make) {
+template <class Optimizer> Tensor stepped(const Policy& strategy, Optimizer&& make) {
   manual_seed(1);
   nn::Linear model(8, 4);
   auto optimizer = make(model.parameters());
@@ -68,7 +68,7 @@ template <class Optimizer> Tensor stepped(const Strategy& strategy, Optimizer&& 
 TEST_CASE("an optimizer that does not update through the backend has masters in the plain way") {
   for (const char* name : {"o2-bf16", "o2-fp16"})
     for (const bool accumulates : {false, true}) {
-      Strategy strategy = Strategy::named(name);
+      Policy strategy = Policy::named(name);
       strategy.accumulate_in_f32 = accumulates, strategy.loss_scale.init_scale = 1024;
       const Tensor own = stepped(strategy, [](auto p) { return OwnOptimizer(p); });
       strategy.fused_master = false;
@@ -76,21 +76,21 @@ TEST_CASE("an optimizer that does not update through the backend has masters in 
     }
   nn::Linear model(4, 2);
   OwnOptimizer own(model.parameters());
-  amp::Training training = amp::apply(Strategy::named("o2-bf16"), model, own);
+  amp::Training training = amp::apply(Policy::named("o2-bf16"), model, own);
   CHECK_FALSE(training.masters()->options().fused);
 }
 
 TEST_CASE("forms that live in the update are refused for such an optimizer, before any cast") {
-  Strategy sums = Strategy::named("full-bf16");
+  Policy sums = Policy::named("full-bf16");
   sums.accumulate_in_f32 = true;
-  const std::vector<std::pair<Strategy, std::string>> cases{
-      {Strategy::named("split-bf16"),
+  const std::vector<std::pair<Policy, std::string>> cases{
+      {Policy::named("split-bf16"),
        "[amp.apply] split-bf16 keeps weights in form split_rounded, which needs an optimizer that "
        "updates "
        "through the backend; this one does not. Use a strategy of form master, for example "
        "o2-bf16."},
-      {Strategy::named("full-bf16-kahan"), "full-bf16-kahan keeps weights in form kahan"},
-      {Strategy::named("full-bf16-sr"), "full-bf16-sr keeps weights in form stochastic"},
+      {Policy::named("full-bf16-kahan"), "full-bf16-kahan keeps weights in form kahan"},
+      {Policy::named("full-bf16-sr"), "full-bf16-sr keeps weights in form stochastic"},
       {sums,
        "[amp.apply] accumulate_in_f32 without masters needs an optimizer that updates through the "
        "backend, which this one does not. Use a strategy of form master, or leave "
@@ -109,7 +109,7 @@ TEST_CASE("forms that live in the update are refused for such an optimizer, befo
   }
   nn::Linear model(4, 2);
   OwnOptimizer own(model.parameters());
-  CHECK(amp::apply(Strategy::named("full-bf16"), model, own).masters() == nullptr);
+  CHECK(amp::apply(Policy::named("full-bf16"), model, own).masters() == nullptr);
 }
 
 TEST_CASE("an optimizer of batch norm alone has f32 parameters and needs no masters") {
@@ -118,7 +118,7 @@ TEST_CASE("an optimizer of batch norm alone has f32 parameters and needs no mast
     nn::Sequential model(nn::Linear(6, 4), nn::BatchNorm1d(4));
     const std::vector<Tensor> all = model.parameters();
     optim::Sgd sgd({all.end() - 2, all.end()}, {.lr = 0.1});
-    Strategy strategy = Strategy::named("o2-bf16");
+    Policy strategy = Policy::named("o2-bf16");
     strategy.accumulate_in_f32 = accumulates;
     amp::Training training = amp::apply(strategy, model, sgd);
     CHECK(training.masters() == nullptr);
@@ -151,7 +151,7 @@ TEST_CASE("the norm to clip to is 0 or more") {
 TEST_CASE("the norm is a sum in f64, and infinite if a gradient is") {
   nn::Linear model(1, 1);
   optim::Sgd sgd(model.parameters());
-  amp::Training training = amp::apply(Strategy::named("fp32"), model, sgd);
+  amp::Training training = amp::apply(Policy::named("fp32"), model, sgd);
   model.weight.set_grad(full({1, 1}, 0x1p15)), model.bias.set_grad(ones({1}));
   CHECK(training.clip_grad_norm(1).item() == std::sqrt(0x1p30 + 1));  // in f32 the 1 would be lost
   model.weight.set_grad(full({1, 1}, std::numeric_limits<double>::infinity()));
@@ -463,15 +463,15 @@ namespace {
 
 using amp::Decision;
 using amp::GradScaler;
+using amp::Policy;
 using amp::Stepped;
-using amp::Strategy;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A strategy's training of a network with batch norm.
 struct Decided {
   StrategyCase run;
-  Decided(const Strategy& strategy, Decision decision) : run(strategy, network(), 4) {
+  Decided(const Policy& strategy, Decision decision) : run(strategy, network(), 4) {
     run.training.scaler() =
         GradScaler(strategy.loss_scale, {.enabled = strategy.scales_loss, .decision = decision});
   }
@@ -489,8 +489,8 @@ struct Decided {
   optim::NamedTensors state() { return copy_of(run.training.state_dict()); }
 };
 
-Strategy strategy_of(std::string_view name) {
-  Strategy strategy = Strategy::named(name);
+Policy strategy_of(std::string_view name) {
+  Policy strategy = Policy::named(name);
   strategy.loss_scale = {.init_scale = 1024, .growth_interval = 2};
   strategy.hold_statistics = true;
   return strategy;
@@ -502,7 +502,7 @@ TEST_CASE("decided in the update: the training of a host that decides, to the bi
       for (const bool clips : {false, true})
         for (const bool in_f32 : {false, true}) {
           INFO(name, fused ? ", fused" : "", clips ? ", clipped" : "", in_f32 ? ", f32 sums" : "");
-          Strategy strategy = strategy_of(name);
+          Policy strategy = strategy_of(name);
           strategy.fused_master = fused, strategy.accumulate_in_f32 = in_f32;
           if (strategy.form == WeightForm::plain && (!fused || in_f32)) continue;
           Decided host(strategy, Decision::where_free), update(strategy, Decision::in_update);
@@ -644,7 +644,7 @@ TEST_CASE("scale_tensor: the present scale; a returned tensor never changes") {
 
 TEST_CASE("micro-batches under a scale that changes between them") {
   const auto weights_after = [](double scale, std::optional<double> moved) {
-    Strategy strategy = strategy_of("amp-fp16");
+    Policy strategy = strategy_of("amp-fp16");
     strategy.loss_scale.init_scale = scale;
     Decided decided(strategy, Decision::in_update);
     StrategyCase& run = decided.run;

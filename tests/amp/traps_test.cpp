@@ -12,7 +12,7 @@ namespace {
 using amp::Autocast;
 using amp::GradScaler;
 using amp::MasterWeights;
-using amp::Strategy;
+using amp::Policy;
 using amp::Training;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -138,7 +138,7 @@ TEST_CASE("trap: two losses share the casts of one region, each has its backward
 
 TEST_CASE("trap: clipping comes after unscaling") {
   StrategyCase scaled("amp-fp16"), plain("amp-fp16");
-  Strategy unscaled = Strategy::named("amp-fp16");
+  Policy unscaled = Policy::named("amp-fp16");
   unscaled.scales_loss = false;
   StrategyCase reference(unscaled);
   scaled.training.backward(scaled.loss());
@@ -216,7 +216,7 @@ TEST_CASE("trap: batch-norm statistics survive a skipped step, unless held back"
     manual_seed(0);
     auto model =
         std::make_unique<nn::Sequential>(nn::Linear(24, 8), nn::BatchNorm1d(8), nn::Linear(8, 10));
-    Strategy strategy = Strategy::named("amp-fp16");
+    Policy strategy = Policy::named("amp-fp16");
     strategy.hold_statistics = hold;
     StrategyCase run(strategy, std::move(model), 0);
     run.step();

@@ -15,7 +15,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 #include <halftone/core/tensor.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/session.h>
 
 #include "../support.h"
 #include "backends/simd_levels.h"

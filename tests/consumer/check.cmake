@@ -38,7 +38,7 @@ if(EXISTS ${WORK}/build/consumer_lab)
 endif()
 
 # The installed policies come with it.
-file(GLOB policies RELATIVE ${CMAKE_CURRENT_LIST_DIR}/../../policies ${CMAKE_CURRENT_LIST_DIR}/../../policies/*.json)
+file(GLOB policies RELATIVE ${CMAKE_CURRENT_LIST_DIR}/../../amp/policies ${CMAKE_CURRENT_LIST_DIR}/../../amp/policies/*.json)
 foreach(policy IN LISTS policies)
   if(NOT EXISTS ${WORK}/prefix/share/halftone/policies/${policy})
     message(FATAL_ERROR "the policy ${policy} was not installed")

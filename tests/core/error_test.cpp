@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/amp/autocast.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>
@@ -59,7 +59,7 @@ std::string everything() {
   const Tensor x = from({{1234.5, 0.25}, {-1e6, 3}});
   std::string text = printed(x) + printed(Shape{1234, 5}) + printed(described(zeros({4321}))) +
                      printed(HumanBytes{123456789}) + printed(report) +
-                     printed(amp::PrecisionLog()) + printed(amp::Strategy::named("amp-fp16"));
+                     printed(amp::PrecisionLog()) + printed(amp::Policy::named("amp-fp16"));
   text += message_of<ShapeError>([] { broadcast_shapes("test", {1234}, {56789}); });
   text += message_of<UsageError>([] { arange(0, 12345.5, 0); });
   using train::Shown;

@@ -12,8 +12,7 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 #include "../support.h"
 #include "clip_cases.h"
@@ -329,10 +328,10 @@ constexpr const char* file = R"({
 
 TEST_CASE("policy files use it by its name; hashes contain the author's hash") {
   add_all();
-  const policy::PolicyFile read = policy::read_text(file, "test");
+  const amp::Policy read = policy::read_text(file, "test");
   const std::string written = policy::write(read);
   CHECK(contains(written, "\"like\": \"halves\""));
-  const policy::PolicyFile again = policy::read_text(written, "test");
+  const amp::Policy again = policy::read_text(written, "test");
   CHECK(again.rules == read.rules);
   CHECK(policy::hash(again) == policy::hash(read));
   policy::add_quantizer({.name = "halved", .hash = "v1", .columns = 4, .round = to_halves});
@@ -347,7 +346,7 @@ TEST_CASE("policy files use it by its name; hashes contain the author's hash") {
 
   nn::Linear model(8, 8);
   optim::Sgd optimizer(model.parameters(), {.lr = 0.1});
-  amp::Training training(policy::strategy_of(read), model, optimizer);
+  amp::Training training(read, model, optimizer);
   manual_seed(1);
   const Tensor loss = training.forward([&] { return model(randn({4, 8})).pow(2).mean(); });
   training.backward(loss);
@@ -552,10 +551,10 @@ TEST_CASE("a survey counts clipped numbers as saturated, and its parts add up") 
 
 TEST_CASE("clips in policy files") {
   for (const char* clip : {R"({"rms": 4})", R"({"quantile": 0.999})"}) {
-    const policy::PolicyFile file =
+    const amp::Policy file =
         file_of(R"("rules": [{"input": {"like": "mxfp4", "clip": )" + std::string(clip) + "}}]");
     const std::string text = policy::write(file);
-    const policy::PolicyFile again = policy::read_text(text, "again");
+    const amp::Policy again = policy::read_text(text, "again");
     CHECK(again.rules == file.rules);
     CHECK(policy::write(again) == text);
     CHECK(file.rules.rules[0].roles.begin()->second.quantizer.clip.any());

@@ -5,8 +5,8 @@
 
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
 
 #include "device_cases.h"
 #include "support.h"

@@ -11,7 +11,7 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/halftone.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::test {
 
@@ -45,7 +45,7 @@ struct DeviceCase {
     optimizer =
         std::make_unique<optim::AdamW>(model->parameters(), optim::AdamWOptions{.lr = 3e-3});
     training = std::make_unique<amp::Training>(
-        amp::apply(policy::named_or_loaded(strategy), *model, *optimizer));
+        amp::apply(policy::named_or_read(strategy), *model, *optimizer));
     manual_seed(4);
   }
 

@@ -27,7 +27,7 @@ void check_losses(const std::string& kind, const std::string& strategy, Device g
 TEST_CASE("losses on the GPU are those on the CPU, under every strategy") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
-  for (const std::string_view strategy : amp::Strategy::names())
+  for (const std::string_view strategy : amp::Policy::names())
     check_losses("mlp", std::string(strategy), *gpu, 5);
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("a Trainer on the GPU has the bits of the loop by hand there, resumed 
     CAPTURE(name);
     OnDevice hand(*gpu);
     amp::Training training =
-        amp::apply(amp::Strategy::named(name), hand.parts.model, hand.parts.adamw);
+        amp::apply(amp::Policy::named(name), hand.parts.model, hand.parts.adamw);
     optim::LrScheduler scheduler(training.optimizer(), optim::LrSchedule::cosine(10));
     for (int epoch = 0; epoch < 2; ++epoch)
       for (auto [inputs, labels] : hand.loader) {

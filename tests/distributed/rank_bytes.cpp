@@ -6,7 +6,7 @@
 #include <cstring>
 #include <iostream>
 
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/halftone.h>
 
@@ -31,8 +31,8 @@ void print_predictions() {
   std::printf("%-16s", "bytes");
   for (const int n : ranks) std::printf("%10d", n);
   std::printf("   a batch's gradient + weights\n");
-  for (const std::string_view name : amp::Strategy::names()) {
-    const amp::Strategy strategy = amp::Strategy::named(name);
+  for (const std::string_view name : amp::Policy::names()) {
+    const amp::Policy strategy = amp::Policy::named(name);
     Run run(2048);  // 256 cuts of 16384, so that each of 64 ranks has a 64th
     std::printf("%-16s", std::string(name).c_str());
     for (const int n : ranks)
@@ -52,7 +52,7 @@ int64_t grown(const MemoryReport& before, const MemoryReport& now,
 }
 
 /// The bytes of this rank by the formulas. predicted_bytes() is that of the rank with most.
-amp::StrategyBytes expected_of(const amp::Strategy& strategy, int64_t elements, int64_t own) {
+amp::StrategyBytes expected_of(const amp::Policy& strategy, int64_t elements, int64_t own) {
   const auto& form = facts(strategy.form);
   const int64_t weight = size_of(strategy.weights);
   return {
@@ -88,7 +88,7 @@ bool measure_writing(const std::string& at, const amp::Training& training) {
 /// own masters, their source, and a few of the largest tensors.
 bool measure_start(std::string_view name) {
   constexpr int64_t layers = 24, width = 256, largest = width * width * 4;
-  const amp::Strategy strategy = amp::Strategy::named(name);
+  const amp::Policy strategy = amp::Policy::named(name);
   manual_seed(1);
   nn::Sequential model;
   for (int64_t i = 0; i < layers; ++i) model.add(nn::Linear(width, width));
@@ -115,7 +115,7 @@ bool measure_start(std::string_view name) {
 
 bool measure(std::string_view name) {
   using Use = MemoryUse;
-  const amp::Strategy strategy = amp::Strategy::named(name);
+  const amp::Policy strategy = amp::Policy::named(name);
   const int ranks = world().size(), rank = world().rank();
   const MemoryReport before = memory_report();
   manual_seed(1);
@@ -182,7 +182,7 @@ int main(int argc, char** argv) {
       std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "companion", "sums",
                   "optimizer", "sum");
     bool right = true;
-    for (const std::string_view name : amp::Strategy::names())
+    for (const std::string_view name : amp::Policy::names())
       right &= measure(name) & measure_start(name);
     return distributed::largest(world(), "whether all are right", right ? 0 : 1) == 0 ? 0 : 1;
   } catch (const std::exception& error) {

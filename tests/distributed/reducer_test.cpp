@@ -252,7 +252,7 @@ struct Net {
 
 /// Does three steps of 6 batches; rank 0's weights and seed are used. Returns the state of rank 0
 /// at the end, and the other ranks' models.
-std::vector<optim::NamedTensors> trained(const amp::Strategy& strategy, int ranks,
+std::vector<optim::NamedTensors> trained(const amp::Policy& strategy, int ranks,
                                          const distributed::Options& options) {
   manual_seed(77);
   const Tensor inputs = randn({18 * 5, 12}), labels = randint(0, 4, {18 * 5});
@@ -287,7 +287,7 @@ std::vector<optim::NamedTensors> trained(const amp::Strategy& strategy, int rank
   return states;
 }
 
-void check_bits(const amp::Strategy& strategy, const distributed::Options& options = {}) {
+void check_bits(const amp::Policy& strategy, const distributed::Options& options = {}) {
   const std::vector<optim::NamedTensors> alone = trained(strategy, 1, options);
   optim::NamedTensors model = alone[0];
   std::erase_if(model, [](const auto& entry) { return !entry.first.starts_with("model."); });
@@ -300,18 +300,18 @@ void check_bits(const amp::Strategy& strategy, const distributed::Options& optio
 }
 
 TEST_CASE("train_together: the bits of one rank on 2, 3 and 4, under every strategy") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
-    check_bits(amp::Strategy::named(name));
+    check_bits(amp::Policy::named(name));
   }
 }
 
 TEST_CASE("train_together: the same if every rank keeps all, and in plain masters' steps") {
-  check_bits(amp::Strategy::named("split-bf16"), {.shard_optimizer = false});
-  amp::Strategy plain = amp::Strategy::named("o2-fp16");
+  check_bits(amp::Policy::named("split-bf16"), {.shard_optimizer = false});
+  amp::Policy plain = amp::Policy::named("o2-fp16");
   plain.fused_master = false;
   check_bits(plain);
-  amp::Strategy wide = amp::Strategy::named("full-bf16-sr");
+  amp::Policy wide = amp::Policy::named("full-bf16-sr");
   wide.accumulate_in_f32 = true;
   check_bits(wide);
 }
@@ -319,7 +319,7 @@ TEST_CASE("train_together: the same if every rank keeps all, and in plain master
 TEST_CASE("train_together: calls out of order") {
   on_ranks(1, [](ThreadRank& self) {
     Net net(1);
-    amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
+    amp::Training training(amp::Policy::named("fp32"), net.model, net.adamw);
     CHECK(message_of<UsageError>([&] { training.no_backward(); }) ==
           "[Training.no_backward] this training is not part of a group. Call train_together() "
           "first, or leave it out.");
@@ -343,7 +343,7 @@ TEST_CASE("train_together: calls out of order") {
 TEST_CASE("train_together: random numbers of a wire depend on the batch") {
   on_ranks(1, [](ThreadRank& self) {
     Net net(1);
-    amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
+    amp::Training training(amp::Policy::named("fp32"), net.model, net.adamw);
     training.train_together(self, {.wire = wire_named("bf16-sr")});
     const auto backward = [&] {
       training.backward(cross_entropy(training.forward(net.model, ones({2, 12})), zeros({2}, i64)));
@@ -359,7 +359,7 @@ TEST_CASE("train_together: random numbers of a wire depend on the batch") {
 TEST_CASE("train_together: a loss scale that changes between two batches of a step") {
   on_ranks(1, [](ThreadRank& self) {
     Net net(1);
-    amp::Training training(amp::Strategy::named("amp-fp16"), net.model, net.adamw);
+    amp::Training training(amp::Policy::named("amp-fp16"), net.model, net.adamw);
     training.train_together(self);
     const auto loss = [&] {
       return cross_entropy(training.forward(net.model, ones({2, 12})), zeros({2}, i64));
@@ -376,7 +376,7 @@ TEST_CASE("train_together: other models are refused on every rank") {
   on_ranks(2, [](ThreadRank& self) {
     nn::Sequential model(nn::Linear(4, self.rank() == 1 ? 3 : 2));
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    amp::Training training(amp::Strategy::named("fp32"), model, sgd);
+    amp::Training training(amp::Policy::named("fp32"), model, sgd);
     CHECK(message_of<UsageError>([&] { training.train_together(self); }) ==
           "[distributed] rank 1 has parameter 0.weight [3, 4] f32, rank 0 has parameter 0.weight "
           "[2, 4] f32. Start all ranks alike.");
@@ -387,7 +387,7 @@ TEST_CASE("train_together: batch norm that counts its batches is refused") {
   on_ranks(1, [](ThreadRank& self) {
     nn::Sequential model(nn::Linear(4, 3), nn::BatchNorm1d(3, {.momentum = std::nullopt}));
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    amp::Training training(amp::Strategy::named("fp32"), model, sgd);
+    amp::Training training(amp::Policy::named("fp32"), model, sgd);
     training.train_together(self);
     CHECK(message_of<UsageError>([&] {
             training.forward(model, ones({5, 4}));
@@ -597,7 +597,7 @@ optim::NamedTensors saved_by(int ranks, const std::string& strategy) {
   optim::NamedTensors state;
   on_ranks(ranks, [&](ThreadRank& self) {
     Wide net(1);
-    amp::Training training(amp::Strategy::named(strategy), net.model, net.adamw);
+    amp::Training training(amp::Policy::named(strategy), net.model, net.adamw);
     training.train_together(self);
     take_steps(training, net.model, 2);
     const optim::NamedTensors own = copy_of(training.state_dict());
@@ -611,7 +611,7 @@ optim::NamedTensors continued_on(int ranks, const std::string& strategy,
   optim::NamedTensors end;
   on_ranks(ranks, [&](ThreadRank& self) {
     Wide net(uint64_t(self.rank() + 2));
-    amp::Training training(amp::Strategy::named(strategy), net.model, net.adamw);
+    amp::Training training(amp::Policy::named(strategy), net.model, net.adamw);
     training.train_together(self);
     training.load_state_dict(self.rank() == 0 ? state : optim::NamedTensors{}, convert);
     take_steps(training, net.model, 1);
@@ -667,7 +667,7 @@ TEST_CASE("states: an error on rank 0 is thrown on all ranks, and nothing has ch
       {lacking, "exp_avg is missing"}};
   on_ranks(3, [&](ThreadRank& self) {
     Wide net(5);
-    amp::Training training(amp::Strategy::named("o2-bf16"), net.model, net.adamw);
+    amp::Training training(amp::Policy::named("o2-bf16"), net.model, net.adamw);
     training.train_together(self);
     take_steps(training, net.model, 1);
     const optim::NamedTensors before = copy_of(training.state_dict());
@@ -697,7 +697,7 @@ TEST_CASE("states: files of one and of three ranks are the same bytes") {
   for (const int ranks : {1, 3})
     on_ranks(ranks, [&](ThreadRank& self) {
       Wide net(1);
-      amp::Training training(amp::Strategy::named("split-bf16"), net.model, net.adamw);
+      amp::Training training(amp::Policy::named("split-bf16"), net.model, net.adamw);
       training.train_together(self);
       take_steps(training, net.model, 2);
       const auto path = directory / ("by" + std::to_string(ranks));
@@ -730,7 +730,7 @@ TEST_CASE("an overflow in one rank's shard skips the step of all") {
     on_ranks(3, [&](ThreadRank& self) {
       manual_seed(1);
       Overflowing net;
-      amp::Training training(amp::Strategy::named("amp-fp16"), net.model, net.sgd);
+      amp::Training training(amp::Policy::named("amp-fp16"), net.model, net.sgd);
       training.train_together(self);
       const std::vector<double> before = net.model.weight.to_vector<double>();
       const double scale = training.scaler().scale_value();
@@ -756,7 +756,7 @@ TEST_CASE("full weights from shards, and the optimizer after the training") {
     optim::AdamW& adamw = net.adamw;
     std::vector<Tensor> weights;
     {
-      amp::Training training(amp::Strategy::named("o2-bf16"), net.model, adamw);
+      amp::Training training(amp::Policy::named("o2-bf16"), net.model, adamw);
       training.train_together(self);
       take_steps(training, net.model, 2);
       const optim::NamedTensors state = training.state_dict();
@@ -786,7 +786,7 @@ TEST_CASE("an optimizer that is not elementwise is not sharded, with the same bi
       manual_seed(4);
       nn::Sequential model = Wide::network(4);
       optim::Lamb lamb(model.parameters(), {.lr = 1e-2});
-      amp::Training training(amp::Strategy::named("o2-bf16"), model, lamb);
+      amp::Training training(amp::Policy::named("o2-bf16"), model, lamb);
       training.train_together(self);
       CHECK(training.optimizer().parameters()[0].rank() == 2);
       take_steps(training, model, 2);
@@ -799,7 +799,7 @@ TEST_CASE("an optimizer that is not elementwise is not sharded, with the same bi
 TEST_CASE("a model that is moved after train_together()") {
   on_ranks(2, [](ThreadRank& self) {
     Wide net(3);
-    amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
+    amp::Training training(amp::Policy::named("fp32"), net.model, net.adamw);
     training.train_together(self);
     net.model.to(bf16), net.model.to(f32);
     CHECK(

@@ -70,7 +70,7 @@ case "$part" in
     different "$work/wires" 5
     ;;
   policies)
-    policies="$(dirname "$0")/../../policies"
+    policies="$(dirname "$0")/../../amp/policies"
     sed 's/"loss_scale"/"communication": {"gradients": "f8_e5m2-sr"}, &/' "$policies/te_delayed_hybrid.json" >"$work/te_wired.json"
     for policy in "$policies/te_delayed_hybrid.json" "$policies/qpytorch_low8.json" "$work/te_wired.json"; do
       ruled=(strategy="$policy" model=mlp optimizer=adamw)

@@ -195,7 +195,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     std::size_t i = 0;
-    for (const std::string_view strategy : amp::Strategy::names()) {
+    for (const std::string_view strategy : amp::Policy::names()) {
       train_case(std::string(strategy), models[i % 3], optimizers[(i / 3 + i) % 3], arguments);
       ++i;
     }

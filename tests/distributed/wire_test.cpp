@@ -11,8 +11,8 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/tensor.h>
 #include <halftone/distributed/wire.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
 
 #include "../amp/cases.h"
 #include "../support.h"
@@ -276,7 +276,7 @@ struct Run {
     const Tensor inputs = randn({25 * 5, 12}), labels = randint(0, 4, {25 * 5});
     on_ranks(ranks, [&](ThreadRank& self) {
       Net net(uint64_t(self.rank()));
-      amp::Training training(policy::parse(policy), net.model, net.adamw);
+      amp::Training training(policy::read_text(policy), net.model, net.adamw);
       training.train_together(self, options);
       int64_t first = 0;
       for (const int64_t count : batches) {
@@ -338,7 +338,7 @@ TEST_CASE("policies on ranks: several passes of a batch draw different numbers")
   nn::Sequential model(nn::Linear(12, 20));
   optim::Sgd sgd(model.parameters(), {.lr = 1e-2});
   amp::Training training(
-      policy::parse(R"({"halftone_policy": 1, "name": "random", "rules": [{"match": {}, "input":
+      policy::read_text(R"({"halftone_policy": 1, "name": "random", "rules": [{"match": {}, "input":
                        {"format": "e5m2", "rounding": "stochastic"}}]})"),
       model, sgd);
   const Tensor inputs = randn({5, 12});
@@ -356,7 +356,7 @@ TEST_CASE("policies on ranks: several passes of a batch draw different numbers")
 TEST_CASE("a pass that is repeated to explain it does not count for batch norm") {
   const auto statistics_after = [](bool explains) {
     Net net(2);
-    amp::Training training(amp::Strategy::named("amp-bf16"), net.model, net.adamw);
+    amp::Training training(amp::Policy::named("amp-bf16"), net.model, net.adamw);
     training.train_together();
     manual_seed(5);
     const Tensor inputs = randn({4, 12}), labels = randint(0, 4, {4});
@@ -404,7 +404,7 @@ TEST_CASE("policies on ranks: a rule that matches nothing anywhere is refused on
   std::vector<std::string> said(3);
   on_ranks(3, [&](ThreadRank& self) {
     Net net(1);
-    amp::Training training(policy::parse(text), net.model, net.adamw);
+    amp::Training training(policy::read_text(text), net.model, net.adamw);
     training.train_together(self);
     training.begin_batch(self.rank());
     if (self.rank() == 0)
@@ -421,7 +421,7 @@ TEST_CASE("policies on ranks: other policies of the same name are refused") {
   other.replace(other.find("\"seed\": 4"), 9, "\"seed\": 5");
   on_ranks(2, [&](ThreadRank& self) {
     Net net(1);
-    amp::Training training(policy::parse(self.rank() == 0 ? everything : other), net.model,
+    amp::Training training(policy::read_text(self.rank() == 0 ? everything : other), net.model,
                            net.adamw);
     CHECK(message_of<UsageError>([&] {
             training.train_together(self);
@@ -434,7 +434,7 @@ TEST_CASE("policies on ranks: a probe sees the batches of its rank, and changes 
     std::vector<optim::NamedTensors> states(2);
     on_ranks(2, [&](ThreadRank& self) {
       Net net(1);
-      amp::Training training(policy::parse(everything), net.model, net.adamw);
+      amp::Training training(policy::read_text(everything), net.model, net.adamw);
       training.train_together(self);
       std::optional<policy::Probe> probe;
       if (watched && self.rank() == 0) probe.emplace(training, policy::ProbeOptions{});

@@ -3,8 +3,8 @@
 // text.
 #include "fuzz.h"
 
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/rules.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/rules.h>
 
 namespace halftone::fuzz {
 
@@ -12,11 +12,11 @@ namespace halftone::fuzz {
 const Limits limits{.longest_input = 4096, .allocation_mib = 1, .resident_mib = 256};
 
 void check(std::string_view bytes) {
-  const std::optional<policy::PolicyFile> file =
+  const std::optional<amp::Policy> file =
       accepted<FormatError>("policy fuzz", [&] { return policy::read_text(bytes, "fuzz"); });
   if (!file) return;
   const std::string written = policy::write(*file);
-  const policy::PolicyFile again = policy::read_text(written, "again");
+  const amp::Policy again = policy::read_text(written, "again");
   require(policy::write(again) == written, "there is one way to write a policy");
   require(again.rules == file->rules, "writing keeps the rules");
   require(again.about == file->about && again.meant_for == file->meant_for, "and what is said");

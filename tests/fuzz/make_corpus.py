@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets into corpus/ in this folder: small files of every kind, from
 which mutation starts, and those that once were findings. Most images are not here: run.sh takes
-tests/fixtures/images, and policies/*.json. Run it after a change of a format; it is not part of the build.
+tests/fixtures/images, and amp/policies/*.json. Run it after a change of a format; it is not part of the build.
 """
 
 import gzip

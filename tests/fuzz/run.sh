@@ -16,7 +16,7 @@ cp "$here/corpus/$name/"* "$work/corpus"
 if [[ "$name" == image ]]; then
   cp "$here"/../fixtures/images/*.{jpg,png} "$work/corpus"
 elif [[ "$name" == policy_file ]]; then
-  cp "$here"/../../policies/*.json "$work/corpus"
+  cp "$here"/../../amp/policies/*.json "$work/corpus"
 fi
 flags=("-artifact_prefix=$work/failures/" -print_final_stats=1)
 [[ -f "$here/$name.dict" ]] && flags+=("-dict=$here/$name.dict")

@@ -433,7 +433,7 @@ TEST_CASE("train_steps goes over the data as often as it takes, and refuses none
                             {.batch_size = batch.inputs.size(0) / 2});
   };
   const auto optimizer = lab::optimizer_of(work);
-  amp::Training training(amp::Strategy::named("fp32"), *work.model, *optimizer);
+  amp::Training training(amp::Policy::named("fp32"), *work.model, *optimizer);
   std::vector<int64_t> steps;
   double first = 0, last = 0;
   lab::train_steps(work, training, 5, [&](int64_t step, const Tensor& loss) {

@@ -19,10 +19,9 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"
@@ -57,15 +56,15 @@ lab::Workload small_gpt() {
   return on_batch(std::move(model), randint(0, 23, {4, 16}), randint(0, 23, {4, 16}), false);
 }
 
-amp::Strategy fp8_linear(const std::string& quantizer) {
-  return policy::parse(R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules":
+amp::Policy fp8_linear(const std::string& quantizer) {
+  return policy::read_text(R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules":
     [{"match": {"op": "linear"}, "input": ")" +
-                       quantizer + R"(", "weight": ")" + quantizer + R"("}]})");
+                           quantizer + R"(", "weight": ")" + quantizer + R"("}]})");
 }
 
 TEST_CASE("a policy compared with itself differs nowhere") {
   for (const char* name : {"fp32", "amp-bf16"}) {
-    const amp::Strategy same = amp::Strategy::named(name);
+    const amp::Policy same = amp::Policy::named(name);
     const Comparison c = lab::compare(small_gpt, same, same);
     CHECK(c.first == -1);
     CHECK(c.reference_loss == c.candidate_loss);
@@ -80,7 +79,7 @@ TEST_CASE("Gaussian numbers in a linear layer round as every format predicts") {
   for (const char* name : {"e4m3", "e5m2", "bf16", "f16", "mxfp8", "mxfp6", "mxfp6-e3m2", "mxfp4",
                            "nvfp4", "fp8_tensor", "fp8_block"}) {
     CAPTURE(name);
-    const Comparison c = lab::compare(linear, amp::Strategy::named("fp32"), fp8_linear(name));
+    const Comparison c = lab::compare(linear, amp::Policy::named("fp32"), fp8_linear(name));
     int seen = 0;
     for (const Deviation& row : c.rows) {
       if (row.role != Role::input && row.role != Role::output) continue;
@@ -99,11 +98,11 @@ TEST_CASE("Gaussian numbers in a linear layer round as every format predicts") {
 }
 
 TEST_CASE("nothing predicts the error of a table, which has no significands") {
-  const amp::Strategy table =
-      policy::parse(R"({"halftone_policy": 1, "name": "t", "extends": "fp32",
+  const amp::Policy table =
+      policy::read_text(R"({"halftone_policy": 1, "name": "t", "extends": "fp32",
     "rules": [{"match": {"op": "linear"}, "weight": {"table": [-1, -0.5, 0, 0.5, 1],
                "scale": {"per": "block", "block": [1, 64], "format": "f32"}}}]})");
-  const Comparison c = lab::compare(linear, amp::Strategy::named("fp32"), table);
+  const Comparison c = lab::compare(linear, amp::Policy::named("fp32"), table);
   CHECK(c.first == -1);
   int seen = 0;
   for (const Deviation& row : c.rows) {
@@ -116,8 +115,8 @@ TEST_CASE("nothing predicts the error of a table, which has no significands") {
 }
 
 TEST_CASE("a result, or a gradient, 1 + 2^-5 times what it should be is named first, everywhere") {
-  const amp::Strategy candidate = amp::Strategy::named("amp-bf16");
-  const Comparison sound = lab::compare(small_gpt, amp::Strategy::named("fp32"), candidate);
+  const amp::Policy candidate = amp::Policy::named("amp-bf16");
+  const Comparison sound = lab::compare(small_gpt, amp::Policy::named("fp32"), candidate);
   CHECK(sound.first == -1);
   std::vector<std::string> sites;
   for (const Deviation& row : sound.rows)
@@ -151,14 +150,14 @@ TEST_CASE("a result, or a gradient, 1 + 2^-5 times what it should be is named fi
 }
 
 TEST_CASE("a stale scale is named first, at every site that has one, forward and backward") {
-  const amp::Strategy delayed = policy::parse(R"({"halftone_policy": 1, "name": "t",
+  const amp::Policy delayed = policy::read_text(R"({"halftone_policy": 1, "name": "t",
     "extends": "fp32", "quantizers": {"late": {"format": "e4m3", "scale": {"per": "tensor",
     "from": "history", "history": 4}}}, "rules": [{"match": {"op": "linear"}, "input": "late",
     "weight": "late", "grad_output": "late"}]})");
-  const Comparison sound = lab::compare(small_gpt, amp::Strategy::named("fp32"), delayed);
+  const Comparison sound = lab::compare(small_gpt, amp::Policy::named("fp32"), delayed);
   CHECK(sound.first == -1);
   std::set<std::string> entries;
-  lab::compare(small_gpt, amp::Strategy::named("fp32"), delayed,
+  lab::compare(small_gpt, amp::Policy::named("fp32"), delayed,
                {.prepare = [&](amp::Training& training) {
                  for (const auto& [name, x] : training.region().session->state_dict())
                    if (name.starts_with("scale.")) entries.insert(name);
@@ -167,7 +166,7 @@ TEST_CASE("a stale scale is named first, at every site that has one, forward and
   for (const std::string& entry : entries) {
     CAPTURE(entry);
     const Comparison c = lab::compare(
-        small_gpt, amp::Strategy::named("fp32"), delayed, {.prepare = [&](amp::Training& training) {
+        small_gpt, amp::Policy::named("fp32"), delayed, {.prepare = [&](amp::Training& training) {
           NamedTensors state = training.region().session->state_dict();
           Tensor& scale = state.at(entry);
           scale = scale.clone();
@@ -200,9 +199,9 @@ constexpr int64_t inputs = 12, outputs = 5, rows = 16;
 
 lab::Workload one_layer() { return linear_workload({inputs, outputs}, rows, rows); }
 
-amp::Strategy with_rule(const std::string& rule) {
-  return policy::parse(R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules": [)" +
-                       rule + "]}");
+amp::Policy with_rule(const std::string& rule) {
+  return policy::read_text(R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules": [)" +
+                           rule + "]}");
 }
 
 const Deviation* row_of(const Comparison& comparison, Role role) {
@@ -257,7 +256,7 @@ TEST_CASE("rounding, local and twin of a quantized input are those of a plain co
     CAPTURE(name);
     const NumberFormat format = *number_format_named(name);
     const Comparison c = lab::compare(
-        one_layer, amp::Strategy::named("fp32"),
+        one_layer, amp::Policy::named("fp32"),
         with_rule(R"({"match": {"op": "linear"}, "input": ")" + std::string(name) + "\"}"));
     const Plain plain;
     const std::vector<double> rounded = plain.rounded(format);
@@ -283,7 +282,7 @@ TEST_CASE("rounding, local and twin of a quantized input are those of a plain co
 
 TEST_CASE("a cast of a region is a rounding, and its operands are in the order of computation") {
   const Comparison c =
-      lab::compare(one_layer, amp::Strategy::named("fp32"), amp::Strategy::named("amp-bf16"));
+      lab::compare(one_layer, amp::Policy::named("fp32"), amp::Policy::named("amp-bf16"));
   const Plain plain;
   const Deviation* const input = row_of(c, Role::input);
   REQUIRE(input);
@@ -307,9 +306,9 @@ TEST_CASE("an input beyond the format's range is the first that deviates, with i
       return work;
     };
   };
-  const amp::Strategy e2m1 = with_rule(R"({"match": {"op": "linear"}, "input": "e2m1"})");
+  const amp::Policy e2m1 = with_rule(R"({"match": {"op": "linear"}, "input": "e2m1"})");
   const auto first = [&](double by) {
-    const Comparison c = lab::compare(scaled(by), amp::Strategy::named("fp32"), e2m1);
+    const Comparison c = lab::compare(scaled(by), amp::Policy::named("fp32"), e2m1);
     REQUIRE(c.first >= 0);
     const Deviation& row = c.rows.at(std::size_t(c.first));
     CHECK(row.role == Role::input);
@@ -318,7 +317,7 @@ TEST_CASE("an input beyond the format's range is the first that deviates, with i
   CHECK(first(100).ends_with("saturate"));
   CHECK(first(0.01).ends_with("underflow to 0"));
   // With a limit above any error nothing deviates.
-  const Comparison c = lab::compare(scaled(100), amp::Strategy::named("fp32"), e2m1,
+  const Comparison c = lab::compare(scaled(100), amp::Policy::named("fp32"), e2m1,
                                     {.rounding = 1e9, .amplification = 1e9});
   CHECK(c.first == -1);
 }

@@ -22,10 +22,10 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "support.h"
 
@@ -249,8 +249,8 @@ lab::Workload small_gpt() {
 }
 
 struct Fixture {
-  policy::PolicyFile base = policy::file_of(amp::Strategy::named("fp32"));
-  lab::Trial trial{small_gpt, amp::Strategy::named("fp32"), {.batches = 2, .warm_up = 5}};
+  amp::Policy base = amp::Policy::named("fp32");
+  lab::Trial trial{small_gpt, amp::Policy::named("fp32"), {.batches = 2, .warm_up = 5}};
   lab::Menu menu;
   std::ostringstream progress{};
   explicit Fixture(const std::vector<std::string>& formats)
@@ -286,7 +286,7 @@ TEST_CASE("points of a frontier are policies that keep their budget") {
     CHECK(point.measured.bits == doctest::Approx(point.bits));
     CHECK(point.measured.added < 2 * point.predicted);
     CHECK(point.measured.added > 0.5 * point.predicted);
-    CHECK(policy::parse(policy::write(point.policy)).name == point.policy.base.name);
+    CHECK(policy::read_text(policy::write(point.policy)).name == point.policy.name);
   }
   CHECK(points[0].measured.added > points[1].measured.added);
   CHECK(points[1].measured.added > points[2].measured.added);

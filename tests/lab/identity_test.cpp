@@ -20,7 +20,7 @@
 #include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 #include "lab/runs.h"
 #include "support.h"
@@ -240,7 +240,6 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
 
 namespace halftone::test::rerun_test {
 namespace {
-
 
 /// A run of five steps in its own folder.
 struct Folder {

@@ -15,10 +15,10 @@
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/table.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"
@@ -631,8 +631,8 @@ TEST_CASE("ranges of formats: from the smallest to the largest number, in log2")
 
 TEST_CASE("a policy is noted if it is for other models, all of them by name") {
   const auto note = [](Names models, const std::string& workload) {
-    policy::PolicyFile file = policy::named_or_read("fp32");
-    file.base.name = "p", file.meant_for = std::move(models);
+    amp::Policy file = policy::named_or_read("fp32");
+    file.name = "p", file.meant_for = std::move(models);
     std::ostringstream out;
     lab::note_other_model(out, file, workload, {{"mine", "", {}, {}}, {"other", "", {}, "gpt"}});
     return out.str();

@@ -19,10 +19,10 @@
 #include <halftone/nn/layers.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::test {
 

@@ -20,10 +20,10 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"
@@ -65,10 +65,10 @@ lab::Workload small_gpt() {
           }};
 }
 
-policy::PolicyFile named(const char* name) { return policy::file_of(amp::Strategy::named(name)); }
+amp::Policy named(const char* name) { return amp::Policy::named(name); }
 
 struct Search {
-  policy::PolicyFile base;
+  amp::Policy base;
   Trial trial;
   Measurement of_base;
   std::ostringstream progress{};
@@ -76,7 +76,7 @@ struct Search {
 
   Search(lab::Workload (*make)(), const char* name, const std::string& space, const std::string& to)
       : base(named(name)),
-        trial(make, amp::Strategy::named("fp32"), {.batches = 3, .warm_up = 5}),
+        trial(make, amp::Policy::named("fp32"), {.batches = 3, .warm_up = 5}),
         of_base(trial.set_base(base)),
         candidates(
             lab::sensitivity(trial, base, lab::search_space(space, to, base, make()), progress)) {}
@@ -138,7 +138,7 @@ TEST_CASE("what is found is a policy that does what was measured") {
   Search search(small_gpt, "amp-bf16", "ops", "low");
   const Found found = search.found({.budget = 0.5});
   CHECK_FALSE(found.chosen.empty());
-  const policy::PolicyFile again = policy::read_text(policy::write(found.policy), "found");
+  const amp::Policy again = policy::read_text(policy::write(found.policy), "found");
   CHECK(again.rules == found.policy.rules);
   const Measurement measured = search.trial.measure(again);
   CHECK(measured.added == found.measured.added);
@@ -149,8 +149,8 @@ TEST_CASE("what is found is a policy that does what was measured") {
 }
 
 TEST_CASE("a rule that cannot run is no candidate, and says why") {
-  const policy::PolicyFile base = named("fp32");
-  Trial trial(small_gpt, amp::Strategy::named("fp32"), {.batches = 1, .warm_up = 0});
+  const amp::Policy base = named("fp32");
+  Trial trial(small_gpt, amp::Policy::named("fp32"), {.batches = 1, .warm_up = 0});
   const Measurement of_base = trial.set_base(base);
   std::vector<policy::Rule> space = policy::read_text(R"({"halftone_policy": 1, "name": "s",
       "rules": [{"name": "bare", "match": {"op": "linear", "path": "**.c_attn"}, "compute": "bf16"},
@@ -167,7 +167,7 @@ TEST_CASE("a rule that cannot run is no candidate, and says why") {
 }
 
 TEST_CASE("spaces: what is in them, and what is no space") {
-  const policy::PolicyFile amp = named("amp-bf16"), fp32 = named("fp32");
+  const amp::Policy amp = named("amp-bf16"), fp32 = named("fp32");
   const auto names = [](const std::vector<policy::Rule>& rules) {
     std::string text;
     for (const policy::Rule& rule : rules) text += rule.name + ";";
@@ -179,7 +179,7 @@ TEST_CASE("spaces: what is in them, and what is no space") {
                  "transformer.h.1.mlp.c_fc -> bf16;"));
   CHECK(contains(names(lab::search_space("roles", "e4m3", fp32, small_gpt())),
                  "linear weight -> e4m3;linear grad_output -> e4m3;"));
-  const auto refusal = [&](const char* space, const char* to, const policy::PolicyFile& base) {
+  const auto refusal = [&](const char* space, const char* to, const amp::Policy& base) {
     return message_of<UsageError>([&] { lab::search_space(space, to, base, small_gpt()); });
   };
   CHECK(contains(refusal("op", "low", amp), "no space named \"op\". Did you mean \"ops\""));
@@ -191,7 +191,7 @@ TEST_CASE("spaces: what is in them, and what is no space") {
 
 TEST_CASE("a trial without data is an error") {
   const auto refusal = [](lab::TrialOptions options) {
-    return message_of<UsageError>([&] { Trial(small_gpt, amp::Strategy::named("fp32"), options); });
+    return message_of<UsageError>([&] { Trial(small_gpt, amp::Policy::named("fp32"), options); });
   };
   CHECK(contains(refusal({.batches = 0}), "0 batches"));
   const auto flat = [] {
@@ -199,7 +199,7 @@ TEST_CASE("a trial without data is an error") {
     for (const Tensor& x : work.model->parameters()) fill_with(x.detach(), NAN);
     return work;
   };
-  CHECK(contains(message_of<UsageError>([&] { Trial(flat, amp::Strategy::named("fp32")); }),
+  CHECK(contains(message_of<UsageError>([&] { Trial(flat, amp::Policy::named("fp32")); }),
                  "the gradients under fp32 have the norm inf"));
   const auto empty = [] {
     lab::Workload work = small_gpt();
@@ -208,7 +208,7 @@ TEST_CASE("a trial without data is an error") {
     };
     return work;
   };
-  CHECK(contains(message_of<UsageError>([&] { Trial(empty, amp::Strategy::named("fp32")); }),
+  CHECK(contains(message_of<UsageError>([&] { Trial(empty, amp::Policy::named("fp32")); }),
                  "no batches"));
 }
 
@@ -230,7 +230,7 @@ using nlohmann::json;
 
 /// A chain of equal layers under fp32; a rule for the weight of each of them, by its number.
 struct Chain {
-  policy::PolicyFile base = policy::named_or_read("fp32");
+  amp::Policy base = policy::named_or_read("fp32");
   lab::Trial trial;
   Measurement of_base;
   std::vector<Candidate> candidates{};
@@ -239,7 +239,7 @@ struct Chain {
   explicit Chain(int layers, const std::string& quantizer = "e8m15")
       : trial(
             [layers] { return linear_workload(std::vector<int64_t>(std::size_t(layers) + 1, 4)); },
-            amp::Strategy::named("fp32"), {.batches = 2, .warm_up = 0}),
+            amp::Policy::named("fp32"), {.batches = 2, .warm_up = 0}),
         of_base(trial.set_base(base)) {
     for (int i = 0; i < layers; ++i)
       add(weight_rule("w" + std::to_string(i), std::to_string(i), quantizer));
@@ -403,7 +403,7 @@ TEST_CASE("where all errors are larger than the budget, the last rules go") {
   std::vector<policy::Rule> space;
   for (const Candidate& candidate : chain.candidates) space.push_back(candidate.rule);
   chain.candidates = lab::sensitivity(chain.trial, chain.base, space, progress);
-  policy::PolicyFile both = chain.base;
+  amp::Policy both = chain.base;
   both.rules.rules = space;
   const double measured = chain.trial.measure(both).added;
   // Their prediction is 70 % of the error: together they seem within the budget, until they are
@@ -670,15 +670,15 @@ TEST_CASE("the rules of a file are a space as they are") {
 }
 
 TEST_CASE("each rule of a space alone changes what a trial measures, and is a policy's rule") {
-  const auto measured_with = [](const lab::Trial& trial, const policy::PolicyFile& base,
+  const auto measured_with = [](const lab::Trial& trial, const amp::Policy& base,
                                 const Rule& rule) {
-    policy::PolicyFile file = base;
+    amp::Policy file = base;
     file.rules.rules.push_back(rule);
     CHECK(policy::read_text(policy::write(file), "written").rules == file.rules);
     return trial.measure(file);
   };
-  lab::Trial trial(mixed, amp::Strategy::named("fp32"), {.batches = 1, .warm_up = 0});
-  const policy::PolicyFile base = policy::named_or_read("fp32");
+  lab::Trial trial(mixed, amp::Policy::named("fp32"), {.batches = 1, .warm_up = 0});
+  const amp::Policy base = policy::named_or_read("fp32");
   trial.set_base(base);
   for (const auto& [space, to] : {std::pair("ops", "bf16"),
                                   {"modules", "bf16"},

@@ -10,10 +10,10 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/lab/sweep.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "lab/runs.h"
 #include "support.h"
@@ -59,8 +59,8 @@ TEST_CASE("cells: the product of the axes, the last one running fastest") {
         nlohmann::json{{"policy", "te_delayed_hybrid"},
                        {"axes", {{"history", "16"}, {"lr", "0.2"}, {"path", "\"0\""}}}});
   CHECK(cells[3].options == std::vector<std::pair<std::string, std::string>>{{"--lr", "0.2"}});
-  const policy::PolicyFile file = policy::read_text(cells[7].policy, "cell");
-  CHECK(file.base.name == cells[7].name);
+  const amp::Policy file = policy::read_text(cells[7].policy, "cell");
+  CHECK(file.name == cells[7].name);
   CHECK(file.rules.rules.at(0).match.path == "0");
   CHECK(file.rules.rules.at(0).roles.at(policy::Role::input).quantizer.scaling.history == 64);
 }
@@ -68,8 +68,8 @@ TEST_CASE("cells: the product of the axes, the last one running fastest") {
 TEST_CASE("a strategy's name is a file that extends it; fields may be new there") {
   const std::vector<Cell> cells =
       cells_of("amp-bf16", {axis_of("optimizer.parameters=bf16,e8m15")});
-  const policy::PolicyFile file = policy::read_text(cells.at(1).policy, "cell");
-  CHECK(file.base.autocast == bf16);
+  const amp::Policy file = policy::read_text(cells.at(1).policy, "cell");
+  CHECK(file.autocast == bf16);
   CHECK(file.rules.parameters->grid.significand_bits == 16);
 }
 
@@ -82,9 +82,9 @@ TEST_CASE("files next to a policy are found from the cells' folder") {
   const std::vector<Cell> cells = cells_of((folder / "top.json").string(), {axis_of("seed=1,2")});
   const TemporaryDirectory other;
   write_file(other / "cell.json", cells.at(1).policy);
-  const policy::PolicyFile file = policy::read(other / "cell.json");
-  CHECK(file.base.autocast == bf16);
-  CHECK(file.base.seed == 2);
+  const amp::Policy file = policy::read(other / "cell.json");
+  CHECK(file.autocast == bf16);
+  CHECK(file.seed == 2);
 }
 
 TEST_CASE("a field that leads nowhere, and too many cells") {
@@ -368,10 +368,10 @@ TEST_CASE("every cell of a policy is a policy that reads back with its value") {
        file.cells({axis_of("quantizers.q.scale.history=8,32"),
                    axis_of("rules.0.input=q,e5m2,mxfp8"), axis_of("seed=0,5")})) {
     CAPTURE(cell.name);
-    const policy::PolicyFile read = policy::read_text(cell.policy, "cell");
+    const amp::Policy read = policy::read_text(cell.policy, "cell");
     const json all = parsed(cell);
-    CHECK(read.base.name == cell.name);
-    CHECK(read.base.seed == all["seed"]);
+    CHECK(read.name == cell.name);
+    CHECK(read.seed == all["seed"]);
     const auto& quantizer = read.rules.rules.at(1).roles.at(policy::Role::weight).quantizer;
     CHECK(quantizer.scaling.history == all["quantizers"]["q"]["scale"]["history"]);
     const auto& input = read.rules.rules.at(0).roles.at(policy::Role::input).quantizer;
@@ -554,7 +554,7 @@ TEST_CASE("an axis of which two values train the same is refused") {
 TEST_CASE("an axis that has an effect with one value of another axis is accepted") {
   const Sweep sweep({R"(quantizers.unused.format="e4m3","e5m2")", "rules.0.input=q,unused"});
   const auto cells = lab::cells_of(sweep.options.policy, sweep.options.axes);
-  std::vector<policy::PolicyFile> policies;
+  std::vector<amp::Policy> policies;
   for (const lab::Cell& cell : cells) policies.push_back(policy::read_text(cell.policy, "cell"));
   CHECK_NOTHROW(lab::require_effects(sweep.options.axes, cells, policies));
 }

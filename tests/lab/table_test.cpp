@@ -661,7 +661,7 @@ TEST_CASE("findings carry a table and whether minutes may be spent") {
 // --- settings of experiments
 
 TEST_CASE("a policy in a line is the policy file of these words") {
-  const amp::Strategy strategy = lab::policy_of("mine", "amp-bf16", R"("seed": 7)");
+  const amp::Policy strategy = lab::policy_of("mine", "amp-bf16", R"("seed": 7)");
   CHECK(strategy.name == "mine");
   CHECK(strategy.autocast == bf16);
   CHECK(strategy.seed == 7);

@@ -21,8 +21,8 @@
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
 
 #include "lab/runs.h"
 #include "support.h"
@@ -88,7 +88,7 @@ TEST_CASE("workloads: first losses of two seeds differ") {
   for (const uint64_t seed : {1, 2}) {
     const lab::Workload work = lab::make_workload("mlp_tiny", seed);
     const auto optimizer = lab::optimizer_of(work);
-    amp::Training training = lab::training_of(amp::Strategy::named("fp32"), work, *optimizer);
+    amp::Training training = lab::training_of(amp::Policy::named("fp32"), work, *optimizer);
     lab::train_steps(work, training, 1,
                      [&](int64_t, const Tensor& loss) { losses.push_back(loss.item()); });
   }
@@ -329,8 +329,8 @@ using Rounds = float (*)(float);
 
 constexpr int64_t inputs = 6, outputs = 3, rows = 8;
 
-policy::PolicyFile with_rules(const std::string& rules, const char* base = "fp32") {
-  policy::PolicyFile file = policy::named_or_read(base);
+amp::Policy with_rules(const std::string& rules, const char* base = "fp32") {
+  amp::Policy file = policy::named_or_read(base);
   file.rules.rules = rules_of(rules);
   return file;
 }
@@ -374,7 +374,7 @@ double norm(const std::vector<double>& x) {
 /// A layer of 6 to 3, on two batches of 8 rows.
 struct OneLayer {
   static lab::Workload make() { return linear_workload({inputs, outputs}, 2 * rows, rows); }
-  Trial trial{make, amp::Strategy::named("fp32"), {.batches = 2, .warm_up = 0}};
+  Trial trial{make, amp::Policy::named("fp32"), {.batches = 2, .warm_up = 0}};
 
   /// Errors against f32, measured on the two batches together, by this file's sums.
   void check_errors(const Measurement& measured, Rounds of_x, Rounds of_w) const {
@@ -409,7 +409,7 @@ TEST_CASE("errors of gradients and losses are those of a plain computation") {
 
 TEST_CASE("what is added is against the base, in units of the reference's gradients") {
   OneLayer one;
-  const policy::PolicyFile base = with_rules(weight_rule("w", "0", "e8m4"));
+  const amp::Policy base = with_rules(weight_rule("w", "0", "e8m4"));
   const Measurement of_base = one.trial.set_base(base);
   CHECK(of_base.added == 0);
   CHECK(of_base.error > 0);
@@ -426,7 +426,7 @@ TEST_CASE("bits are the mean of a product's operands, weighted by products' size
       [] {
         return linear_workload({24, 16, 8});
       },
-      amp::Strategy::named("fp32"), {.batches = 1, .warm_up = 0});
+      amp::Policy::named("fp32"), {.batches = 1, .warm_up = 0});
   const auto bits = [&](const std::string& rules, const char* base = "fp32") {
     return trial.measure(with_rules(rules, base)).bits;
   };
@@ -450,7 +450,7 @@ TEST_CASE("bytes count quantized tensors in their own formats, with the scales o
       [] {
         return linear_workload({width, 4}, batch, batch);
       },
-      amp::Strategy::named("fp32"), {.batches = 1, .warm_up = 0});
+      amp::Policy::named("fp32"), {.batches = 1, .warm_up = 0});
   const auto bytes = [&](const char* quantizer) {
     return trial
         .measure(with_rules(R"({"match": {"op": "linear"}, "input": ")" + std::string(quantizer) +
@@ -467,7 +467,7 @@ TEST_CASE("bytes count quantized tensors in their own formats, with the scales o
 TEST_CASE("measuring twice is the same twice, and leaves the weights alone") {
   OneLayer one;
   const NamedTensors before = one.trial.weights();
-  const policy::PolicyFile policy = with_rules(
+  const amp::Policy policy = with_rules(
       R"({"match": {"op": "linear"}, "weight": {"format": "e4m3", "rounding": "stochastic"}})");
   const Measurement first = one.trial.measure(policy), second = one.trial.measure(policy);
   CHECK(first.error > 0);
@@ -483,7 +483,7 @@ TEST_CASE("measuring twice is the same twice, and leaves the weights alone") {
 TEST_CASE("a warm-up trains: other weights, and the batches after it, round the data again") {
   const auto make = [] { return linear_workload({inputs, outputs}, 2 * rows, rows); };
   const auto weights = [&](int64_t warm_up) {
-    const Trial trial(make, amp::Strategy::named("fp32"), {.batches = 1, .warm_up = warm_up});
+    const Trial trial(make, amp::Policy::named("fp32"), {.batches = 1, .warm_up = warm_up});
     return trial.weights().at("0.weight").to_vector<float>();
   };
   CHECK(weights(0) == make().model->named_parameters().front().second.to_vector<float>());
@@ -495,17 +495,17 @@ TEST_CASE("a warm-up trains: other weights, and the batches after it, round the 
 TEST_CASE("an infinite gradient is an infinite error, and a loss scale changes none") {
   OneLayer one;
   const Measurement plain = one.trial.measure(policy::named_or_read("amp-fp16"));
-  policy::PolicyFile scaled = policy::named_or_read("amp-fp16");
-  scaled.base.loss_scale.init_scale *= 2;
+  amp::Policy scaled = policy::named_or_read("amp-fp16");
+  scaled.loss_scale.init_scale *= 2;
   CHECK(one.trial.measure(scaled).error == doctest::Approx(plain.error).epsilon(0.05));
-  scaled.base.loss_scale.init_scale = 1e30;
+  scaled.loss_scale.init_scale = 1e30;
   CHECK(std::isinf(one.trial.measure(scaled).error));
 }
 
 TEST_CASE("options that measure nothing are refused") {
   const auto refusal = [](lab::TrialOptions options) {
     return message_of<UsageError>(
-        [&] { Trial(OneLayer::make, amp::Strategy::named("fp32"), options); });
+        [&] { Trial(OneLayer::make, amp::Policy::named("fp32"), options); });
   };
   CHECK(contains(refusal({.batches = -1}), "[trial] -1 batches"));
   CHECK(contains(refusal({.warm_up = -1}), "-1 steps"));
@@ -519,7 +519,7 @@ TEST_CASE("a policy that trains other parameters cannot be compared") {
     if (freeze) work.model->named_parameters().front().second.set_requires_grad(false);
     return work;
   };
-  const Trial trial(make, amp::Strategy::named("fp32"), {.batches = 1, .warm_up = 0});
+  const Trial trial(make, amp::Policy::named("fp32"), {.batches = 1, .warm_up = 0});
   freeze = true;
   CHECK(contains(message_of<UsageError>([&] { trial.measure(policy::named_or_read("fp32")); }),
                  "the policy leaves 3 elements with gradients, the reference 21."));
@@ -555,7 +555,7 @@ std::vector<TraceRow> trace_of(const std::function<void(nn::Sequential&)>& chang
   const Tensor x = randn({4, 8});
   optim::Sgd optimizer(model.parameters(), {.lr = 0.1});
   amp::Training training =
-      amp::apply(policy::watched(amp::Strategy::named("fp32")), model, optimizer);
+      amp::apply(policy::watched(amp::Policy::named("fp32")), model, optimizer);
   change(model);
   const auto tracer = std::make_shared<lab::Tracer>(1);
   const policy::Observation observation("test", training, tracer);
@@ -636,7 +636,7 @@ std::vector<TraceRow> nudged_trace(int at, bool in_backward) {
   const Tensor x = randn({4, 8});
   optim::Sgd optimizer(model.parameters(), {.lr = 0.1});
   amp::Training training =
-      amp::apply(policy::watched(amp::Strategy::named("fp32")), model, optimizer);
+      amp::apply(policy::watched(amp::Policy::named("fp32")), model, optimizer);
   const auto tracer = std::make_shared<lab::Tracer>(1);
   const policy::Observation observation("test", training, tracer);
   training.backward(sum(training.forward([&](const Tensor& in) { return model(in); }, x)));

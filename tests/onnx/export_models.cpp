@@ -97,10 +97,10 @@ void write_ruled(const std::string& name, const std::string& rules) {
   auto model = ht::nn::models::mlp({64, 48, 10});
   ht::optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   const ht::amp::Training training = ht::amp::apply(
-      ht::policy::strategy_of(ht::policy::read_text(
+      ht::policy::read_text(
           R"({"halftone_policy": 1, "name": "exported", "extends": "fp32", "rules": [)" + rules +
               "]}",
-          name)),
+          name),
       model, sgd);
   write(name, model, ht::randn({rows, 64}), {.region = training.region()});
 }

@@ -231,10 +231,10 @@ TEST_CASE("save_onnx: rules of a policy become quantizers") {
   manual_seed(1);
   auto model = nn::models::mlp({6, 5, 4});
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  const amp::Strategy strategy = policy::strategy_of(policy::read_text(
+  const amp::Policy strategy = policy::read_text(
       R"({"halftone_policy": 1, "name": "t", "extends": "fp32",
           "rules": [{"match": {"op": "linear"}, "input": "e4m3", "weight": "e4m3", "output": "e5m2"}]})",
-      "t"));
+      "t");
   const amp::Training training = amp::apply(strategy, model, sgd);
   const Folder folder;
   save_onnx(model, {ones({2, 6})}, folder.path, {.region = training.region()});

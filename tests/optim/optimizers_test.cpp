@@ -11,7 +11,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
@@ -665,7 +665,7 @@ TEST_CASE("AMSGrad: under masters and split weights, saved and resumed") {
       manual_seed(5);
       nn::Linear layer(4, 3);
       optim::AdamW adamw(layer.parameters(), {.lr = 0.05, .amsgrad = true});
-      auto training = amp::apply(amp::Strategy::named(name), layer, adamw);
+      auto training = amp::apply(amp::Policy::named(name), layer, adamw);
       if (from) training.load_state_dict(*from);
       for (int i = 0; i < steps; ++i) {
         training.zero_grad();

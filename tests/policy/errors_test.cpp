@@ -12,10 +12,10 @@
 
 #include <halftone/core/json_value.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "policy/policy_cases.h"
 #include "policy_cases.h"
@@ -344,7 +344,7 @@ int check_parts_of_shipped_policies(bool clips) {
   for (const auto& entry : std::filesystem::directory_iterator(policies_directory())) {
     if (entry.path().extension() != ".json") continue;
     CAPTURE(entry.path().filename().string());
-    policy::PolicyFile file = policy::read(entry.path());
+    amp::Policy file = policy::read(entry.path());
     for (policy::Rule& rule : file.rules.rules) {
       rule.optional = true;
       for (auto& [role, said] : rule.roles)
@@ -352,7 +352,7 @@ int check_parts_of_shipped_policies(bool clips) {
     }
     nn::Sequential model((manual_seed(4), nn::models::mlp({16, 32, 16})));
     optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
-    amp::Training training(policy::strategy_of(file), model, adamw);
+    amp::Training training(file, model, adamw);
     policy::Probe probe(training, {.every = 1});
     for (uint64_t i = 0; i < 3; ++i) {
       training.zero_grad();
@@ -405,7 +405,7 @@ TEST_CASE("a weight that an optimizer moves over a threshold and back is found")
   nn::Sequential model((manual_seed(1), nn::Linear(4, 1, {.bias = false})));
   Tensor weight = model.parameters()[0];
   optim::Sgd sgd(model.parameters(), {.lr = 1});
-  amp::Training training(policy::parse(policy_with(R"({"match": {"op": "linear"},
+  amp::Training training(policy::read_text(policy_with(R"({"match": {"op": "linear"},
     "weight": "e2m1"})")),
                          model, sgd);
   policy::Probe probe(training, {.every = 1});
@@ -462,7 +462,7 @@ std::string message_of_pass(nn::Sequential model, const Tensor& x, const std::st
                             const std::string& more = "") {
   return message_of<UsageError>([&] {
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    amp::Training training(policy::parse(policy_with(rules, more)), model, sgd);
+    amp::Training training(policy::read_text(policy_with(rules, more)), model, sgd);
     const Tensor y = training.forward([&](const Tensor& in) { return model(in); }, x);
     training.backward(mean(y * y));
     training.step();
@@ -625,26 +625,26 @@ TEST_CASE("communication: wire formats, of gradients only") {
 TEST_CASE("a wire is written, read, hashed and given to the strategy") {
   const std::string text =
       text_of(R"("extends": "amp-bf16", "communication": {"gradients": "bf16-sr+feedback"})");
-  const policy::PolicyFile file = policy::read_text(text, "x"),
-                           plain = test::file_of(R"("extends": "amp-bf16")");
+  const amp::Policy file = policy::read_text(text, "x"),
+                    plain = test::file_of(R"("extends": "amp-bf16")");
   CHECK(contains(policy::write(file),
                  "\"communication\": {\n    \"gradients\": \"bf16-sr+feedback\",\n    "
                  "\"parameters\": \"own\"\n  }"));
   CHECK(policy::write(policy::read_text(policy::write(file), "again")) == policy::write(file));
   CHECK(policy::hash(file) != policy::hash(plain));
   CHECK(!contains(policy::write(plain), "communication"));  // as in versions without wires
-  const amp::Strategy strategy = policy::parse(text);
+  const amp::Policy strategy = policy::read_text(text);
   CHECK(name(strategy.wire) == "bf16-sr+feedback");
-  CHECK(!strategy.session);  // other code does not need it
-  CHECK(policy::write(policy::file_of(strategy)) == policy::write(file));
-  amp::Strategy from_code = amp::Strategy::named("amp-bf16");
+  CHECK(!strategy.has_session());  // other code does not need it
+  CHECK(policy::write(strategy) == policy::write(file));
+  amp::Policy from_code = amp::Policy::named("amp-bf16");
   from_code.wire = distributed::WireFormat::named("f16");
-  CHECK(contains(policy::write(policy::file_of(from_code)), "\"gradients\": \"f16\""));
-  amp::Strategy ruled =
-      policy::parse(text_of(R"("extends": "amp-bf16", )"
-                            R"("rules": [{"match": {"op": "linear"}, "input": "mxfp8"}])"));
+  CHECK(contains(policy::write(from_code), "\"gradients\": \"f16\""));
+  amp::Policy ruled =
+      policy::read_text(text_of(R"("extends": "amp-bf16", )"
+                                R"("rules": [{"match": {"op": "linear"}, "input": "mxfp8"}])"));
   ruled.wire = from_code.wire;
-  CHECK(contains(policy::write(policy::file_of(ruled)), "\"gradients\": \"f16\""));
+  CHECK(contains(policy::write(ruled), "\"gradients\": \"f16\""));
 }
 
 }  // namespace

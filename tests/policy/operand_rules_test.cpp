@@ -9,7 +9,7 @@
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/policy/resolved.h>
+#include <halftone/amp/resolved.h>
 
 #include "../support.h"
 #include "policy_cases.h"
@@ -45,7 +45,7 @@ struct Products {
       dy{numbers({4, 3}, 4)}, y{};
   explicit Products(const std::string& rules)
       : sgd(model.parameters(), {.lr = 0.1}),
-        training(policy::parse(policy_with(rules)), model, sgd) {
+        training(policy::read_text(policy_with(rules)), model, sgd) {
     for (Tensor* x : {&a, &b, &c}) x->set_requires_grad();
     y = training.forward([&] { return model.products(a, b, c); });
     y.backward(dy);
@@ -132,7 +132,8 @@ TEST_CASE("a weight keeps its role as the right operand; numbers count all opera
   Model model;
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(
-      policy::parse(policy_with(R"({"match": {"op": "matmul"}, "input.0": "e2m1"})")), model, sgd);
+      policy::read_text(policy_with(R"({"match": {"op": "matmul"}, "input.0": "e2m1"})")), model,
+      sgd);
   const Tensor x = numbers({4, 6}, 1);
   const Tensor y = training.forward([&] { return matmul(x, model.weight); });
   const NoGrad no_grad;
@@ -246,7 +247,7 @@ TEST_CASE("tables show operands, and hashes depend on their effect") {
   }
   const Products pass(
       R"({"name": "pv", "match": {"op": "matmul", "ordinal": 1}, "input": "e4m3", "input.1": "none"})");
-  const policy::PolicySession& session = policy::session_of(pass.training);
+  const policy::Session& session = policy::session_of(pass.training);
   const std::string table = policy::resolved_table(session);
   CHECK(contains(table, "products/matmul.0  1      low_precision | f32 | |\n"));
   CHECK(contains(table,
@@ -266,7 +267,7 @@ TEST_CASE("tables show operands, and hashes depend on their effect") {
 }
 
 TEST_CASE("ordinals and operands survive writing; files without them have the same text") {
-  const policy::PolicyFile file = file_of(R"("rules": [{"match": {"op": "matmul", "ordinal": 1},
+  const amp::Policy file = file_of(R"("rules": [{"match": {"op": "matmul", "ordinal": 1},
     "input": "e4m3", "input.0": "mxfp4", "input.1": "none", "input.0.backward": "as_used",
     "input.1.backward": "e5m2"}])");
   const policy::Rule& rule = file.rules.rules.at(0);
@@ -274,10 +275,10 @@ TEST_CASE("ordinals and operands survive writing; files without them have the sa
   CHECK(rule.roles.size() == 5);
   CHECK(rule.roles.at(Role::input_0).quantizer == *quantizer_named("mxfp4"));
   const std::string text = policy::write(file);
-  const policy::PolicyFile again = policy::read_text(text, "again");
+  const amp::Policy again = policy::read_text(text, "again");
   CHECK(again.rules == file.rules);
   CHECK(policy::write(again) == text);
-  policy::PolicyFile first = file;
+  amp::Policy first = file;
   first.rules.rules[0].match.ordinal = 0;
   CHECK(policy::hash(first) != policy::hash(file));
   const std::string plain = policy::write(file_of(R"("rules": [{"input": "e4m3"}])"));

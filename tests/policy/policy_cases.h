@@ -21,10 +21,10 @@
 #include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "../support.h"
 
@@ -34,7 +34,7 @@ namespace halftone::test {
 inline std::string text_of(const std::string& entries) {
   return R"({"halftone_policy": 1, "name": "p")" + (entries.empty() ? "" : ", " + entries) + "}";
 }
-inline policy::PolicyFile file_of(const std::string& entries) {
+inline amp::Policy file_of(const std::string& entries) {
   return policy::read_text(text_of(entries), "my.json");
 }
 /// The message for a text, without its "[policy my.json] ".
@@ -78,7 +78,7 @@ struct Pass {
   explicit Pass(const std::string& text, int64_t in = 6, int64_t out = 5)
       : model((manual_seed(1), nn::Linear(in, out))),
         sgd(model.parameters(), {.lr = 0.1}),
-        training(policy::parse(text), model, sgd),
+        training(policy::read_text(text), model, sgd),
         x(numbers({4, in}, 2)) {
     x.set_requires_grad();
   }
@@ -97,7 +97,7 @@ struct Steps {
   explicit Steps(const std::string& text, std::vector<int64_t> sizes = {6, 8, 3})
       : model((manual_seed(4), nn::models::mlp(sizes))),
         adamw(model.parameters(), {.lr = 1e-2}),
-        training(policy::parse(text), model, adamw) {}
+        training(policy::read_text(text), model, adamw) {}
   void step(uint64_t number) {
     training.zero_grad();
     const Tensor x = numbers({5, 6}, 10 + number);

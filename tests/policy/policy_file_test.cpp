@@ -10,18 +10,18 @@
 #include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/session.h>
 
 #include "policy_cases.h"
 
 namespace halftone::test::policy_file_test {
 namespace {
 
-using policy::PolicyFile;
+using amp::Policy;
 using policy::RoleRule;
 
 TEST_CASE("the whole grammar is read") {
-  const PolicyFile file = file_of(R"(
+  const Policy file = file_of(R"(
     "about": "all of it", "for": ["gpt", "mlp"], "extends": "o2-fp16",
     "weights": {"dtype": "bf16", "form": "master", "batch_norm_f32": false, "accumulate_in_f32": false,
                 "fused": false, "hold_statistics": true},
@@ -50,7 +50,7 @@ TEST_CASE("the whole grammar is read") {
     "evaluation": "reference", "seed": 9)");
   CHECK(file.about == "all of it");
   CHECK(file.meant_for == std::vector<std::string>{"gpt", "mlp"});
-  const amp::Strategy& base = file.base;
+  const amp::Policy& base = file;
   CHECK(base.name == "p");
   CHECK(base.weights == bf16);
   CHECK(base.form == WeightForm::master);
@@ -73,7 +73,7 @@ TEST_CASE("the whole grammar is read") {
   CHECK(base.loss_scale.min_scale == 1);
   CHECK(base.loss_scale.max_scale == 1024);
   CHECK(base.loss_scale.hysteresis == 2);
-  CHECK(file.base.seed == 9);
+  CHECK(file.seed == 9);
   CHECK_FALSE(file.rules.in_evaluation);
   CHECK(file.rules.parameters == Quantizer{.grid = NumberFormat::ieee_like(8, 15)});
   CHECK(file.rules.states.at("exp_avg").scaling.rule == ScaleRule::even);
@@ -127,7 +127,7 @@ TEST_CASE("the whole grammar is read") {
 
   // Written and read again it is the same.
   const std::string written = policy::write(file);
-  const PolicyFile again = policy::read_text(written, "again");
+  const Policy again = policy::read_text(written, "again");
   CHECK(policy::write(again) == written);
   CHECK(again.rules == file.rules);
   CHECK(policy::hash(again) == policy::hash(file));
@@ -135,25 +135,25 @@ TEST_CASE("the whole grammar is read") {
 }
 
 TEST_CASE("a small file is fp32; loss scales are words, numbers, objects") {
-  const PolicyFile plain = file_of("");
+  const Policy plain = file_of("");
   CHECK(plain.rules.empty());
-  amp::Strategy fp32 = amp::Strategy::named("fp32");
+  amp::Policy fp32 = amp::Policy::named("fp32");
   fp32.name = "p";
-  CHECK(policy::write(plain) == policy::write({.base = fp32}));
-  CHECK(file_of(R"("loss_scale": "none")").base.scales_loss == false);
-  CHECK(file_of(R"("loss_scale": "dynamic")").base.loss_scale.dynamic);
-  CHECK(file_of(R"("loss_scale": "dynamic")").base.scales_loss);
-  const PolicyFile fixed = file_of(R"("loss_scale": 128)");
-  CHECK(fixed.base.scales_loss);
-  CHECK_FALSE(fixed.base.loss_scale.dynamic);
-  CHECK(fixed.base.loss_scale.init_scale == 128);
+  CHECK(policy::write(plain) == policy::write(fp32));
+  CHECK(file_of(R"("loss_scale": "none")").scales_loss == false);
+  CHECK(file_of(R"("loss_scale": "dynamic")").loss_scale.dynamic);
+  CHECK(file_of(R"("loss_scale": "dynamic")").scales_loss);
+  const Policy fixed = file_of(R"("loss_scale": 128)");
+  CHECK(fixed.scales_loss);
+  CHECK_FALSE(fixed.loss_scale.dynamic);
+  CHECK(fixed.loss_scale.init_scale == 128);
   CHECK(contains(policy::write(fixed), "\"loss_scale\": 128.0"));
-  CHECK(file_of(R"("extends": "amp-bf16")").base.autocast == bf16);
-  CHECK_FALSE(file_of(R"("extends": "amp-bf16", "autocast": null)").base.autocast);
+  CHECK(file_of(R"("extends": "amp-bf16")").autocast == bf16);
+  CHECK_FALSE(file_of(R"("extends": "amp-bf16", "autocast": null)").autocast);
 }
 
 TEST_CASE("a file's own name takes precedence over a predefined one, from its line on") {
-  const PolicyFile file = file_of(R"(
+  const Policy file = file_of(R"(
     "quantizers": {"first": "mxfp8", "mxfp8": "e5m2", "second": "mxfp8"},
     "rules": [{"input": "first", "output": "mxfp8", "bias": "second"}])");
   const auto& roles = file.rules.rules.at(0).roles;
@@ -164,7 +164,7 @@ TEST_CASE("a file's own name takes precedence over a predefined one, from its li
 
 TEST_CASE("names are whole names: long ones, and names that a JSON pointer escapes") {
   const std::string same(200, 'q');
-  const PolicyFile file =
+  const Policy file =
       file_of(R"("formats": {"f/~": {"exponent": 5, "fraction": 1}}, "quantizers": {")" + same +
               R"(a": "f/~", ")" + same + R"(b": "e4m3"}, "rules": [{"input": ")" + same +
               R"(a", "output": ")" + same + R"(b"}], "optimizer": {"states": {"a/~b": "e5m2"}})");
@@ -183,11 +183,11 @@ TEST_CASE("files extend files next to them; the rules of the base come first") {
   write_file(folder / "top.json", R"({"halftone_policy": 1, "name": "top", "extends": "base.json",
     "quantizers": {"r": {"like": "q", "rounding": "stochastic"}},
     "rules": [{"name": "two", "input": "r", "weight": "q"}]})");
-  const PolicyFile file = policy::read(folder / "top.json");
-  CHECK(file.base.name == "top");
-  CHECK(file.base.autocast == bf16);
+  const Policy file = policy::read(folder / "top.json");
+  CHECK(file.name == "top");
+  CHECK(file.autocast == bf16);
   CHECK(file.about == "below");
-  CHECK(file.base.seed == 3);
+  CHECK(file.seed == 3);
   REQUIRE(file.rules.rules.size() == 2);
   CHECK(file.rules.rules[0].name == "one");
   CHECK(file.rules.rules[1].roles.at(policy::Role::input).quantizer.rounding ==
@@ -234,7 +234,7 @@ TEST_CASE("a base is found relative to the file that names it") {
   std::filesystem::create_directories(folder / "below/deeper");
   const auto extending = [&](const std::string& name, const std::string& base) {
     write_file(folder / name, R"({"halftone_policy": 1, "name": "x", "extends": ")" + base + "\"}");
-    return policy::read(folder / name).base.autocast;
+    return policy::read(folder / name).autocast;
   };
   write_file(folder / "base.json",
              R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16"})");
@@ -250,7 +250,7 @@ TEST_CASE("a file removes grids of its base") {
     "optimizer": {"parameters": "e8m15", "states": {"exp_avg": "bf16", "exp_avg_sq": "bf16"}}})");
   write_file(folder / "top.json", R"({"halftone_policy": 1, "name": "top", "extends": "base.json",
     "optimizer": {"parameters": "none", "states": {"exp_avg": "none"}}})");
-  const PolicyFile file = policy::read(folder / "top.json");
+  const Policy file = policy::read(folder / "top.json");
   CHECK_FALSE(file.rules.parameters);
   CHECK(file.rules.states.size() == 1);
   CHECK(file.rules.states.contains("exp_avg_sq"));
@@ -270,42 +270,34 @@ TEST_CASE("a chain of eight files is not too long") {
     write_file(folder / (std::to_string(i) + ".json"),
                R"({"halftone_policy": 1, "name": "link", "extends": ")" +
                    (i == 0 ? std::string("fp32") : std::to_string(i - 1) + ".json") + "\"}");
-  CHECK(policy::read(folder / "7.json").base.name == "link");
+  CHECK(policy::read(folder / "7.json").name == "link");
 }
 
 TEST_CASE("strategies by name or by file, and back") {
   const TemporaryDirectory folder;
   write_file(folder / "p.json", text_of(R"("extends": "o2-bf16", "rules": [{"input": "mxfp8"}])"));
-  const amp::Strategy loaded = policy::named_or_loaded((folder / "p.json").string());
+  const amp::Policy loaded = policy::named_or_read((folder / "p.json").string());
   CHECK(loaded.name == "p");
-  CHECK(bool(loaded.session));
-  CHECK(policy::write(policy::file_of(loaded)) == policy::write(policy::read(folder / "p.json")));
-  CHECK(policy::named_or_loaded("o2-bf16").form == WeightForm::master);
-  CHECK_FALSE(policy::parse(text_of("")).session);
-  CHECK(contains(message_of<UsageError>([] { policy::named_or_loaded("o2-bf61"); }), "o2-bf16"));
+  CHECK(loaded.has_session());
+  CHECK(policy::write(loaded) == policy::write(policy::read(folder / "p.json")));
+  CHECK(policy::named_or_read("o2-bf16").form == WeightForm::master);
+  CHECK_FALSE(policy::read_text(text_of("")).has_session());
+  CHECK(contains(message_of<UsageError>([] { policy::named_or_read("o2-bf61"); }), "o2-bf16"));
 
-  amp::Strategy own = amp::Strategy::named("amp-bf16");
-  struct OwnSource final : amp::SessionSource {
-    std::shared_ptr<amp::Session> session_for(nn::Module&, const amp::Strategy&) const override {
-      return nullptr;
-    }
-  };
-  own.session = std::make_shared<OwnSource>();
-  CHECK(contains(message_of<UsageError>([&] { policy::file_of(own); }),
-                 "has a session that no file made"));
+  amp::Policy own = amp::Policy::named("amp-bf16");
   nn::Linear model(2, 2);
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   const amp::Training training = amp::apply("amp-bf16", model, sgd);
   CHECK(contains(message_of<UsageError>([&] { policy::session_of(training); }),
                  "[policy.session_of] amp-bf16 has no rules"));
   struct Own final : amp::CastPolicy {};
-  own = amp::Strategy::named("amp-bf16"), own.own_policy = std::make_shared<Own>();
-  CHECK(contains(message_of<UsageError>([&] { policy::write({.base = own}); }),
+  own = amp::Policy::named("amp-bf16"), own.own_policy = std::make_shared<Own>();
+  CHECK(contains(message_of<UsageError>([&] { policy::write(own); }),
                  "has a policy that is a class of its own"));
   auto dtypes = std::make_shared<amp::CastPolicy>();
   (*dtypes)["softmax"] = {CastClass::low_precision, f16};
   own.own_policy = dtypes;
-  CHECK(contains(message_of<UsageError>([&] { policy::write({.base = own}); }),
+  CHECK(contains(message_of<UsageError>([&] { policy::write(own); }),
                  "gives softmax low_precision f16. In a file that is a rule: "));
 }
 
@@ -602,16 +594,16 @@ TEST_CASE("optimizers") {
 namespace halftone::test::policy_round_trip_test {
 namespace {
 
-using policy::PolicyFile;
+using amp::Policy;
 using policy::Role;
 
 const std::string one_rule = R"("rules": [{"match": {"op": "linear"}, "input": )";
 
 /// Returns the message of write() for a rule with that quantizer, without "[policy.write] "; "" if
 /// it is written and then read unchanged.
-std::string refusal_to_write(const PolicyFile& file) {
+std::string refusal_to_write(const Policy& file) {
   const std::string message = message_of<UsageError>([&] {
-    const PolicyFile again = policy::read_text(policy::write(file), "again");
+    const Policy again = policy::read_text(policy::write(file), "again");
     CHECK(again.rules == file.rules);
     CHECK(policy::hash(again) == policy::hash(file));
   });
@@ -620,8 +612,8 @@ std::string refusal_to_write(const PolicyFile& file) {
 }
 
 /// One rule with a quantizer from code.
-PolicyFile with_input(const Quantizer& quantizer) {
-  PolicyFile file = test::file_of(one_rule + R"("mxfp4"}])");
+Policy with_input(const Quantizer& quantizer) {
+  Policy file = test::file_of(one_rule + R"("mxfp4"}])");
   file.rules.rules[0].roles[Role::input].quantizer = quantizer;
   return file;
 }
@@ -649,17 +641,16 @@ TEST_CASE("every quantizer of the grammar survives writing") {
         R"({"format": {"exponent": 5, "fraction": 2, "infinity": false, "subnormals": false}})",
         R"({"format": "e5m2", "scale": {"per": "block", "block": [2, 3], "rule": "even"}})"}) {
     CAPTURE(quantizer);
-    const PolicyFile file = test::file_of(one_rule + quantizer + "}]");
+    const Policy file = test::file_of(one_rule + quantizer + "}]");
     CHECK(refusal_to_write(file).empty());
   }
-  const PolicyFile averaged =
+  const Policy averaged =
       test::file_of(R"("rules": [{"weight": {"like": "mxfp8", "average": 0.998}}])");
   CHECK(averaged.rules.rules[0].roles.at(Role::weight).quantizer.average == 0.998);
   CHECK(refusal_to_write(averaged).empty());
   // The file says what the scale does, in the one way that the writer uses.
   const auto scaling_of = [&](const std::string& scale) {
-    const PolicyFile read =
-        test::file_of(one_rule + R"({"format": "e2m1", "scale": )" + scale + "}}]");
+    const Policy read = test::file_of(one_rule + R"({"format": "e2m1", "scale": )" + scale + "}}]");
     return read.rules.rules[0].roles.at(Role::input).quantizer.scaling;
   };
   CHECK(scaling_of(R"({"per": "block", "fit": "mse"})") ==
@@ -669,10 +660,10 @@ TEST_CASE("every quantizer of the grammar survives writing") {
   CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "outer": "row"})").row_level);
   CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "fit": "mse"})").target_count() == 8);
   // A setting that "like" copies, and that another rounding does not use, has its default.
-  const PolicyFile file = test::file_of(R"("quantizers": {
+  const Policy file = test::file_of(R"("quantizers": {
     "a": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8},
     "b": {"like": "a", "rounding": "up"}}, )" +
-                                        one_rule + R"("b"}])");
+                                    one_rule + R"("b"}])");
   CHECK(file.rules.rules[0].roles.at(Role::input).quantizer.random_bits == 32);
   CHECK(refusal_to_write(file).empty());
 }
@@ -697,19 +688,19 @@ TEST_CASE("settings that no file can express are not written") {
 }
 
 TEST_CASE("strategies that reading would refuse are not written") {
-  PolicyFile file = test::file_of("");
-  file.base.seed = ~uint64_t(0);
+  Policy file = test::file_of("");
+  file.seed = ~uint64_t(0);
   CHECK(contains(refusal_to_write(file),
                  "p is none that a file can say: /seed: expected a whole number from 0 to "));
   file = test::file_of("");
-  file.base.name = "\xff";
+  file.name = "\xff";
   CHECK(contains(refusal_to_write(file), "has a text that is not UTF-8. Write names and remarks"));
-  file.base.name = "a\nb";
+  file.name = "a\nb";
   CHECK(refusal_to_write(file) ==
         "a\\nb is none that a file can say: /name: a name has 1 to 100 letters, all of them "
         "printable.");
   file = test::file_of("");
-  file.base.form = WeightForm::master;
+  file.form = WeightForm::master;
   CHECK(contains(refusal_to_write(file), "p is none that a file can say: /weights: weights are "));
   file = test::file_of("");
   file.meant_for = {"transformer"};
@@ -720,8 +711,8 @@ TEST_CASE("entries for operations of a user are not written") {
   static constexpr OpInfo mine("swish_gate", CastClass::as_is);
   auto own = std::make_shared<amp::CastPolicy>();
   (*own)["softmax"] = CastClass::low_precision;
-  PolicyFile file{.base = amp::Strategy::named("amp-bf16")};
-  file.base.own_policy = own;
+  Policy file = amp::Policy::named("amp-bf16");
+  file.own_policy = own;
   CHECK(refusal_to_write(file).empty());
   (*own)[mine] = CastClass::low_precision;
   CHECK(contains(refusal_to_write(file),
@@ -731,25 +722,24 @@ TEST_CASE("entries for operations of a user are not written") {
 TEST_CASE("a strategy that was loaded and changed is written in its present state") {
   const std::string text =
       text_of(R"("extends": "amp-bf16", "seed": 4, )" + one_rule + R"("mxfp8"}])");
-  amp::Strategy strategy = policy::parse(text);
-  CHECK(policy::write(policy::file_of(strategy)) == policy::write(policy::read_text(text, "x")));
+  amp::Policy strategy = policy::read_text(text);
+  CHECK(policy::write(strategy) == policy::write(policy::read_text(text, "x")));
   strategy.name = "changed", strategy.state_dtype = bf16, strategy.autocast = f16;
-  const PolicyFile file = policy::file_of(strategy);
-  CHECK(file.base.name == "changed");
-  CHECK(file.base.state_dtype == bf16);
-  CHECK(file.base.autocast == f16);
-  CHECK_FALSE(file.base.session);
+  const Policy file = strategy;
+  CHECK(file.name == "changed");
+  CHECK(file.state_dtype == bf16);
+  CHECK(file.autocast == f16);
   CHECK(file.rules == policy::read_text(text, "x").rules);
   CHECK(contains(policy::write(file), "\"state_dtype\": \"bf16\""));
   strategy.seed = 5;
-  CHECK(contains(policy::write(policy::file_of(strategy)), "\"seed\": 5"));
+  CHECK(contains(policy::write(strategy), "\"seed\": 5"));
   nn::Linear model(2, 2);
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   const amp::Training training(strategy, model, sgd);
   CHECK(policy::session_of(training).settings().seed == 5);  // the rules draw with it
-  amp::Strategy plain = amp::Strategy::named("full-bf16-sr");
+  amp::Policy plain = amp::Policy::named("full-bf16-sr");
   plain.seed = 5;
-  CHECK(policy::file_of(plain).base.seed == 5);
+  CHECK(plain.seed == 5);
 }
 
 }  // namespace

@@ -17,10 +17,10 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "policy/policy_cases.h"
 #include "policy_cases.h"
@@ -37,7 +37,7 @@ const policy::ProbeRow* row_of(const policy::Probe& probe, const std::string& si
 }
 
 /// A hash of weights, states, scales and the random generator after 100 steps, watched or not.
-std::string trained(const amp::Strategy& strategy, bool watched) {
+std::string trained(const amp::Policy& strategy, bool watched) {
   nn::Sequential model((manual_seed(4), nn::models::mlp({16, 32, 16})));
   optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
   amp::Training training(strategy, model, adamw);
@@ -63,9 +63,9 @@ std::string trained(const amp::Strategy& strategy, bool watched) {
 }
 
 TEST_CASE("watching changes no bit under any strategy") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
-    const amp::Strategy strategy = amp::Strategy::named(name);
+    const amp::Policy strategy = amp::Policy::named(name);
     CHECK(trained(strategy, true) == trained(strategy, false));
   }
 }
@@ -74,9 +74,9 @@ TEST_CASE("watching changes no bit under policies, their histories and random nu
   for (const char* file :
        {"te_delayed_hybrid.json", "mxfp4_backward.json", "nvfp4.json", "bf16_sr_everywhere.json"}) {
     CAPTURE(file);
-    policy::PolicyFile policy = policy::read(policies_directory() / file);
+    amp::Policy policy = policy::read(policies_directory() / file);
     for (policy::Rule& rule : policy.rules.rules) rule.optional = true;
-    const amp::Strategy strategy = policy::strategy_of(policy);
+    const amp::Policy strategy = policy;
     CHECK(trained(strategy, true) == trained(strategy, false));
   }
 }
@@ -117,7 +117,7 @@ TEST_CASE("rows of a linear layer are surveys of its operands, result and gradie
 TEST_CASE("a region's casts are rows, with the numbers of f16") {
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  amp::Training training(amp::Strategy::named("amp-fp16"), model, sgd);
+  amp::Training training(amp::Policy::named("amp-fp16"), model, sgd);
   policy::Probe probe(training, {.every = 1});
   const Tensor x = from({{1e-9, 0.5, 1e-6, 1e6}});
   const Tensor y = training.forward([&](const Tensor& in) { return model(in); }, x);
@@ -157,7 +157,7 @@ TEST_CASE("a checkpointed segment is counted once, an evaluation not at all") {
   const auto rows_with = [](bool checkpointed) {
     nn::Sequential model((manual_seed(4), nn::models::mlp({6, 8, 3})));
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-    amp::Training training(amp::Strategy::named("amp-bf16"), model, sgd);
+    amp::Training training(amp::Policy::named("amp-bf16"), model, sgd);
     policy::Probe probe(training, {.every = 1});
     {
       const NoGrad no_grad;
@@ -184,7 +184,7 @@ TEST_CASE("a checkpointed segment is counted once, an evaluation not at all") {
 TEST_CASE("updates of bf16 weights are those of a simulation by hand") {
   nn::Sequential model((manual_seed(1), nn::Linear(64, 32)));
   optim::Sgd sgd(model.parameters(), {.lr = 1e-3});
-  amp::Training training(amp::Strategy::named("full-bf16"), model, sgd);
+  amp::Training training(amp::Policy::named("full-bf16"), model, sgd);
   policy::Probe probe(training, {.every = 1});
   const Tensor y =
       training.forward([&](const Tensor& in) { return model(in); }, numbers({16, 64}, 5));
@@ -219,7 +219,7 @@ TEST_CASE("masters, remainders and compensation keep the part that forward does 
     CAPTURE(name);
     nn::Sequential model((manual_seed(1), nn::Linear(64, 32)));
     optim::AdamW adamw(model.parameters(), {.lr = 1e-5});
-    amp::Training training(amp::Strategy::named(name), model, adamw);
+    amp::Training training(amp::Policy::named(name), model, adamw);
     policy::Probe probe(training, {.every = 1});
     const Tensor y =
         training.forward([&](const Tensor& in) { return model(in); }, numbers({16, 64}, 5));
@@ -315,7 +315,7 @@ TEST_CASE("a probe may outlive its training, also one that stopped within a samp
 TEST_CASE("a probe adds nothing to a checkpoint of a training without policy") {
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  amp::Training training(amp::Strategy::named("amp-bf16"), model, sgd);
+  amp::Training training(amp::Policy::named("amp-bf16"), model, sgd);
   const std::size_t entries = training.state_dict().size();
   const policy::Probe probe(training, {.every = 1});
   CHECK(training.state_dict().size() == entries);
@@ -348,8 +348,8 @@ struct Planted {
 
   explicit Planted(const char* strategy, double scale = 65536)
       : training(scaled(strategy, scale), model, adamw) {}
-  static amp::Strategy scaled(const char* name, double scale) {
-    amp::Strategy strategy = amp::Strategy::named(name);
+  static amp::Policy scaled(const char* name, double scale) {
+    amp::Policy strategy = amp::Policy::named(name);
     strategy.loss_scale.init_scale = scale;
     return strategy;
   }
@@ -502,7 +502,7 @@ TEST_CASE("a function without loss is an error") {
 
 TEST_CASE("a function that fails does not change the session's numbers") {
   const auto strategy =
-      policy::parse(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3"})"));
+      policy::read_text(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3"})"));
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(strategy, model, sgd);
@@ -524,7 +524,7 @@ TEST_CASE("a function that fails does not change the session's numbers") {
 TEST_CASE("data that are not finite are reported as such") {
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  amp::Training training(amp::Strategy::named("amp-fp16"), model, sgd);
+  amp::Training training(amp::Policy::named("amp-fp16"), model, sgd);
   const Tensor x = from({{1.0, INFINITY, 0.0, 2.0}});
   const auto loss = [&] {
     return mean(training.forward([&](const Tensor& in) { return model(in); }, x));

@@ -15,10 +15,10 @@
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/resolved.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/resolved.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "../support.h"
 #include "policy_cases.h"
@@ -30,7 +30,7 @@ using nlohmann::json;
 
 const std::string unchanged = R"({"weight": "none"})";  // a rule without effect
 
-const policy::PolicySession& session_in(const amp::Training& training) {
+const policy::Session& session_in(const amp::Training& training) {
   return policy::session_of(training);
 }
 
@@ -43,7 +43,7 @@ struct Resolved {
       steps.training.train_together();
     steps.step(0);
   }
-  const policy::PolicySession& session() const { return session_in(steps.training); }
+  const policy::Session& session() const { return session_in(steps.training); }
   std::string hash() const { return policy::resolved_hash(session()); }
   std::string table() const { return policy::resolved_table(session()); }
 };
@@ -222,7 +222,7 @@ TEST_CASE("layers of a list that a rule leaves out by their numbers are a warnin
 template <class Model>
 std::string table_of_pass(Model& model, const Tensor& x, const std::string& rules) {
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  amp::Training training(policy::parse(policy_with(rules)), model, sgd);
+  amp::Training training(policy::read_text(policy_with(rules)), model, sgd);
   training.backward(mean(training.forward([&](const Tensor& in) { return model(in); }, x)));
   return policy::resolved_table(session_in(training));
 }
@@ -433,14 +433,14 @@ TEST_CASE("the nearest path shares the most letters, then is the shortest") {
 }  // namespace
 }  // namespace halftone::test::path_match_test
 
-// The policies in policies/: each matches its description, survives writing, and trains the models
-// that it is for, with every rule in use.
+// The policies in amp/policies/: each matches its description, survives writing, and trains the
+// models that it is for, with every rule in use.
 
 namespace halftone::test::shipped_policies_test {
 namespace {
 
 namespace fs = std::filesystem;
-using policy::PolicyFile;
+using amp::Policy;
 
 std::vector<fs::path> shipped() {
   std::vector<fs::path> files;
@@ -469,7 +469,7 @@ Case make_case(const std::string& name) {
           randint(0, 10, {8})};
 }
 
-std::vector<std::string> models_of(const PolicyFile& file) {
+std::vector<std::string> models_of(const Policy& file) {
   return file.meant_for.empty() ? std::vector<std::string>{"gpt", "mlp", "lenet"} : file.meant_for;
 }
 
@@ -483,21 +483,20 @@ double step(amp::Training& training, const Case& c) {
   return loss.item();
 }
 
-const policy::PolicySession* session_of(const amp::Training& training) {
-  amp::Session* session = training.region().session.get();
-  return session ? session->of_policy() : nullptr;
+const policy::Session* session_of(const amp::Training& training) {
+  return training.region().session.get();
 }
 
 TEST_CASE("the twelve strategies as files are the strategies") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
-    PolicyFile file = policy::read(policies_directory() / (std::string(name) + ".json"));
-    CHECK(file.base.name == name);
+    Policy file = policy::read(policies_directory() / (std::string(name) + ".json"));
+    CHECK(file.name == name);
     CHECK_FALSE(file.about.empty());
     CHECK(file.rules.empty());
-    CHECK_FALSE(policy::strategy_of(file).session);
+    CHECK_FALSE(file.has_session());
     file.about.clear();
-    CHECK(policy::write(file) == policy::write({.base = amp::Strategy::named(name)}));
+    CHECK(policy::write(file) == policy::write(amp::Policy::named(name)));
   }
 }
 
@@ -525,13 +524,13 @@ TEST_CASE("the published recipes exist") {
                                       "fp24_master",
                                       "tf32"}) {
     CAPTURE(name);
-    const PolicyFile file = policy::read(policies_directory() / (std::string(name) + ".json"));
-    std::string as_file = file.base.name;
+    const Policy file = policy::read(policies_directory() / (std::string(name) + ".json"));
+    std::string as_file = file.name;
     std::ranges::replace(as_file, '-', '_');
     CHECK(as_file == name);
     CHECK_FALSE(file.about.empty());
     CHECK_FALSE(file.meant_for.empty());
-    CHECK(bool(policy::strategy_of(file).session));
+    CHECK(file.has_session());
   }
 }
 
@@ -539,26 +538,26 @@ TEST_CASE("every installed policy survives writing") {
   CHECK(shipped().size() == 34);
   for (const fs::path& path : shipped()) {
     CAPTURE(path);
-    const PolicyFile file = policy::read(path);
+    const Policy file = policy::read(path);
     const std::string written = policy::write(file);
-    const PolicyFile again = policy::read_text(written, "again");
+    const Policy again = policy::read_text(written, "again");
     CHECK(policy::write(again) == written);
     CHECK(policy::hash(again) == policy::hash(file));
     CHECK(again.rules == file.rules);
-    CHECK(policy::write(policy::file_of(policy::strategy_of(file))).size() > 100);
+    CHECK(policy::write(file).size() > 100);
   }
 }
 
 TEST_CASE(
     "every installed policy trains the models that it is for, and all of its rules are used") {
   for (const fs::path& path : shipped()) {
-    const PolicyFile file = policy::read(path);
+    const Policy file = policy::read(path);
     for (const std::string& name : models_of(file)) {
       CAPTURE(path);
       CAPTURE(name);
       Case c = make_case(name);
       optim::AdamW optimizer(c.model->parameters(), {.lr = 1e-3});
-      amp::Training training(policy::load(path), *c.model, optimizer);
+      amp::Training training(policy::read(path), *c.model, optimizer);
       CHECK(std::isfinite(step(training, c)));
       CHECK(std::isfinite(step(training, c)));
       CHECK(training.skipped_steps() == 0);
@@ -569,7 +568,7 @@ TEST_CASE(
 }
 
 TEST_CASE("recipes come near the training that they extend") {
-  const auto last_loss = [](const amp::Strategy& strategy) {
+  const auto last_loss = [](const amp::Policy& strategy) {
     Case c = make_case("gpt");
     optim::AdamW optimizer(c.model->parameters(), {.lr = 3e-3});
     amp::Training training(strategy, *c.model, optimizer);
@@ -577,7 +576,7 @@ TEST_CASE("recipes come near the training that they extend") {
     for (int i = 0; i < 30; ++i) loss = step(training, c);
     return loss;
   };
-  const double reference = last_loss(amp::Strategy::named("amp-bf16"));
+  const double reference = last_loss(amp::Policy::named("amp-bf16"));
   CHECK(reference < 1.2);  // of ln 32 = 3.47
   for (const std::string_view name :
        {"deepseek_v3", "te_delayed_hybrid", "te_current", "mxfp8", "mxfp6", "mxfp4",
@@ -585,7 +584,7 @@ TEST_CASE("recipes come near the training that they extend") {
         "quartet", "fp4_all_the_way", "jetfire_int8", "tetrajet", "tf32"}) {
     CAPTURE(name);
     const double loss =
-        last_loss(policy::load(policies_directory() / (std::string(name) + ".json")));
+        last_loss(policy::read(policies_directory() / (std::string(name) + ".json")));
     CAPTURE(loss);
     CAPTURE(reference);
     CHECK(std::abs(loss - reference) < 0.1);
@@ -600,7 +599,7 @@ TEST_CASE("states and weights are on their grids after a step") {
   };
   Case c = make_case("mlp");
   optim::Sgd optimizer(c.model->parameters(), {.lr = 0.1, .momentum = 0.9});
-  amp::Training training(policy::load(policies_directory() / "qpytorch_low8.json"), *c.model,
+  amp::Training training(policy::read(policies_directory() / "qpytorch_low8.json"), *c.model,
                          optimizer);
   step(training, c), step(training, c);
   const NumberFormat high = NumberFormat::ieee_like(6, 9), low = NumberFormat::ieee_like(5, 2);
@@ -621,7 +620,7 @@ TEST_CASE("states and weights are on their grids after a step") {
 TEST_CASE("policies in the documents are valid") {
   const TemporaryDirectory folder;
   fs::copy_file(policies_directory() / "mxfp8.json", folder / "mxfp8.json");
-  std::vector<PolicyFile> found;
+  std::vector<Policy> found;
   for (const char* page : {"policy_files.md", "adding_a_policy.md"}) {
     const std::string text = read_file(policies_directory().parent_path() / "docs" / page);
     const std::string begins = "```json\n";
@@ -639,7 +638,7 @@ TEST_CASE("policies in the documents are valid") {
 TEST_CASE("every rule of nvfp4 excludes the last block and the head") {
   Case c = make_case("gpt");
   optim::AdamW optimizer(c.model->parameters());
-  amp::Training training(policy::load(policies_directory() / "nvfp4.json"), *c.model, optimizer);
+  amp::Training training(policy::read(policies_directory() / "nvfp4.json"), *c.model, optimizer);
   step(training, c);
   int treated = 0, left = 0;
   for (const policy::ResolvedSite& site : session_of(training)->resolved()) {
@@ -659,9 +658,9 @@ TEST_CASE("a rule that matches nothing names the nearest path") {
   optim::AdamW optimizer(c.model->parameters());
   const auto message_for = [&](const std::string& rule) {
     amp::Training training(
-        policy::parse(R"({"halftone_policy": 1, "name": "p", "rules": [{"name": "head",
+        policy::read_text(R"({"halftone_policy": 1, "name": "p", "rules": [{"name": "head",
         "input": "bf16", )" +
-                      rule + "}]}"),
+                          rule + "}]}"),
         *c.model, optimizer);
     try {
       step(training, c);

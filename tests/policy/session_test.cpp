@@ -16,10 +16,10 @@
 #include <halftone/nn/rnn.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/probe.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 #include "policy/policy_cases.h"
 #include "support.h"
@@ -244,7 +244,7 @@ TEST_CASE("evaluation: the same treatment, or none, and no state changes") {
 // --- emulation is exact
 
 template <class Optimizer, class Options>
-std::vector<float> trained(const amp::Strategy& strategy, Options options) {
+std::vector<float> trained(const amp::Policy& strategy, Options options) {
   manual_seed(9);
   nn::Sequential model = nn::models::mlp({6, 16, 3});
   Optimizer optimizer(model.parameters(), options);
@@ -268,13 +268,13 @@ TEST_CASE("emulated bf16 is native bf16, bit for bit, after 500 steps") {
   // them.
   const CpuBackendScope reference("reference");
   const auto emulated = [](const std::string& states) {
-    return policy::parse(policy_with(
+    return policy::read_text(policy_with(
         R"({"name": "everything", "compute": "f32", "result": "bf16", "input": "bf16",
             "weight": "bf16", "bias": "bf16", "output": "bf16", "grad_output": "bf16",
             "grad_input": "bf16", "grad_weight": "bf16"})",
         R"(, "optimizer": {"parameters": "bf16", "states": {)" + states + "}}"));
   };
-  const amp::Strategy native = amp::Strategy::named("full-bf16");
+  const amp::Policy native = amp::Policy::named("full-bf16");
   const optim::SgdOptions momentum{.lr = 0.05, .momentum = 0.9};
   CHECK(trained<optim::Sgd>(emulated(R"("momentum_buffer": "bf16")"), momentum) ==
         trained<optim::Sgd>(native, momentum));
@@ -424,7 +424,7 @@ struct Normed {
   optim::Sgd sgd{model.parameters(), {.lr = 0.1}};
   amp::Training training;
   explicit Normed(const std::string& rules)
-      : training(policy::parse(policy_with(rules)), model, sgd) {}
+      : training(policy::read_text(policy_with(rules)), model, sgd) {}
   void step() {
     training.zero_grad();
     const Tensor y =
@@ -554,9 +554,9 @@ struct SharesGelu final : nn::Layer {
 TEST_CASE("the site of a layer that no module names is that of its call") {
   nn::Sequential model((SharesGelu()), (SharesGelu()));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  amp::Training training(
-      policy::parse(policy_with(R"({"match": {"op": "gelu", "path": "1.**"}, "output": "e2m1"})")),
-      model, sgd);
+  amp::Training training(policy::read_text(policy_with(
+                             R"({"match": {"op": "gelu", "path": "1.**"}, "output": "e2m1"})")),
+                         model, sgd);
   training.forward([&](const Tensor& x) { return model(x); }, numbers({3, 4}, 1));
   std::vector<std::string> treated;
   for (const policy::ResolvedSite& site : policy::session_of(training).resolved())
@@ -576,7 +576,8 @@ TEST_CASE("an operand's role is its present one") {
   ChangesItsMind model;
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(
-      policy::parse(policy_with(R"({"match": {"op": "matmul"}, "weight": "e2m1"})")), model, sgd);
+      policy::read_text(policy_with(R"({"match": {"op": "matmul"}, "weight": "e2m1"})")), model,
+      sgd);
   const Tensor x = numbers({4, 4}, 3);
   const auto run = [&] { return training.forward([&](const Tensor& in) { return model(in); }, x); };
   const NoGrad no_grad;
@@ -591,7 +592,7 @@ TEST_CASE("the random numbers of a parameter depend only on its name") {
   // Equal values under two names, at the start.
   nn::Sequential twins((manual_seed(1), nn::Linear(8, 8)), (manual_seed(1), nn::Linear(8, 8)));
   optim::Sgd all(twins.parameters(), {.lr = 0.1});
-  const amp::Training training(policy::parse(policy), twins, all);
+  const amp::Training training(policy::read_text(policy), twins, all);
   CHECK(floats(twins.parameters()[0]) != floats(twins.parameters()[2]));
   // Whether an optimizer has the first layer changes nothing for the second.
   const auto second_after_a_step = [&](bool with_first) {
@@ -600,7 +601,7 @@ TEST_CASE("the random numbers of a parameter depend only on its name") {
     const std::vector<Tensor> parameters = model.parameters();
     optim::Sgd sgd(with_first ? parameters : std::vector(parameters.begin() + 2, parameters.end()),
                    {.lr = 0.1});
-    amp::Training own(policy::parse(policy), model, sgd);
+    amp::Training own(policy::read_text(policy), model, sgd);
     const Tensor y = own.forward([&](const Tensor& x) { return model(x); }, numbers({5, 6}, 2));
     own.backward(mean(y * y));
     own.step();

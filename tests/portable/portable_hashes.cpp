@@ -113,7 +113,7 @@ void train(const std::string& workload, std::vector<std::string> policies, int64
 
 void strategies() {
   std::vector<std::string> all;
-  for (const std::string_view name : amp::Strategy::names()) all.emplace_back(name);
+  for (const std::string_view name : amp::Policy::names()) all.emplace_back(name);
   train("residual_mlp", all, 5);
 }
 

@@ -20,7 +20,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
@@ -225,7 +225,7 @@ void compare_losses(const NamedTensors& stored, const NamedTensors& state, Model
   nn::load_state_dict(model, state);
   model.train();
   optim::AdamW optimizer(model.parameters(), {.lr = lr});
-  amp::Training training = amp::apply(amp::Strategy::named(strategy), model, optimizer);
+  amp::Training training = amp::apply(amp::Policy::named(strategy), model, optimizer);
   const std::vector<double> losses = wanted.to_vector<double>();
   for (std::size_t step = 0; step < steps_on(backend_for(wanted).name(), wanted); ++step) {
     CAPTURE(strategy);

@@ -10,7 +10,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/models.h>
@@ -129,7 +129,7 @@ TEST_CASE("pytorch: training of a GPT-2") {
     CAPTURE(mode.strategy);
     nn::models::Gpt model = loaded();
     optim::AdamW optimizer(model.parameters(), {.lr = 1e-3});
-    auto training = amp::apply(amp::Strategy::named(mode.strategy), model, optimizer);
+    auto training = amp::apply(amp::Policy::named(mode.strategy), model, optimizer);
     const std::vector<double> losses = stored.at(mode.losses).to_vector<double>();
     for (std::size_t step = 0; step < losses.size(); ++step) {
       CAPTURE(step);

@@ -8,7 +8,7 @@
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
-#include <halftone/amp/strategy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/nn/conv.h>
 #include <halftone/nn/layers.h>
@@ -212,7 +212,7 @@ struct Run {
       const char* strategy)
       : model(loaded(json, stored)),
         optimizer(optimizer_of(name, json.at("optimizers").at(name), model.parameters())),
-        training(amp::apply(amp::Strategy::named(strategy), model, *optimizer)) {}
+        training(amp::apply(amp::Policy::named(strategy), model, *optimizer)) {}
 
   static nn::Sequential loaded(const nlohmann::json& json, const Cases& stored) {
     nn::Sequential model = nn::models::mlp(json.at("sizes").get<std::vector<int64_t>>());

@@ -7,10 +7,9 @@ set(may_nn autograd core)
 set(may_optim autograd core)
 set(may_amp distributed nn optim autograd core)
 set(may_data core)
-set(may_policy amp distributed nn optim autograd core)
-set(may_train policy amp distributed nn optim data autograd core)
+set(may_train amp distributed nn optim data autograd core)
 set(may_backends core)
 # Nothing below may know of it.
-set(may_onnx policy amp distributed nn optim autograd core)
+set(may_onnx amp distributed nn optim autograd core)
 # A library of its own: nothing else may include it.
-set(may_lab train policy data amp distributed nn optim autograd core)
+set(may_lab train data amp distributed nn optim autograd core)

@@ -27,7 +27,7 @@ Tensor weight_now(Trainer& trainer, std::size_t i) {
 }
 
 TEST_CASE("WeightAverage: the averages of the weights themselves, under every strategy") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
     const auto average = std::make_shared<WeightAverage>(
         train::WeightAverageOptions{.decay = 0.75, .start_step = 2});
@@ -327,7 +327,7 @@ namespace {
 TEST_CASE("a task without its functions is refused by name") {
   TrainerCase parts;
   train::Task task = parts.task();
-  amp::Training training = amp::apply(amp::Strategy::named("fp32"), parts.model, parts.adamw);
+  amp::Training training = amp::apply(amp::Policy::named("fp32"), parts.model, parts.adamw);
   const data::Batch batch{zeros({2, 12}), zeros({2}, i64)};
   task.forward = nullptr;
   CHECK(message_of<UsageError>([&] { train::outputs_of(task, training, batch); }) ==

@@ -192,7 +192,7 @@ TEST_CASE("the state of callbacks may be wrong: any number is accepted") {
 }
 
 TEST_CASE("NanPolicy: overflows of scaled gradients are left to the scaler") {
-  amp::Strategy strategy = amp::Strategy::named("amp-fp16");
+  amp::Policy strategy = amp::Policy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p+30;
   const auto policy = std::make_shared<train::NanPolicy>();
   TrainerRun run({.strategy = strategy, .max_steps = 30, .callbacks = {policy}});
@@ -317,7 +317,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a skipped step is explained, and training continues with the same bits") {
-  amp::Strategy strategy = amp::Strategy::named("amp-fp16");
+  amp::Policy strategy = amp::Policy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p40;
   const TemporaryDirectory directory;
   const std::filesystem::path said = directory.path() / "said";

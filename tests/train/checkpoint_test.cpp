@@ -385,7 +385,7 @@ struct Run {
   explicit Run(std::string_view strategy, uint64_t seed = 1, int64_t width = 20)
       : model(network(seed, width)),
         adamw(model->parameters(), {.lr = 1e-2}),
-        training(amp::apply(amp::Strategy::named(strategy), *model, adamw)),
+        training(amp::apply(amp::Policy::named(strategy), *model, adamw)),
         scheduler(training.optimizer(), optim::LrSchedule::cosine(steps)),
         loader(make_loader()) {
     manual_seed(seed + 7);
@@ -413,7 +413,7 @@ struct Run {
 }  // namespace
 
 TEST_CASE("resume: the same bits as without a stop") {
-  for (const std::string_view strategy : amp::Strategy::names()) {
+  for (const std::string_view strategy : amp::Policy::names()) {
     CAPTURE(strategy);
     const TemporaryDirectory root;
     Run whole(strategy);

@@ -537,10 +537,10 @@ TEST_CASE("Trainer: in a pipe whole lines, and silence on request") {
 TEST_CASE("model_summary: parts, parameters, bytes per strategy") {
   TrainerCase c(1, 1024);
   c.model[4].set_requires_grad(false);
-  const std::string text = train::model_summary(c.model, c.adamw, amp::Strategy::named("o2-bf16"));
+  const std::string text = train::model_summary(c.model, c.adamw, amp::Policy::named("o2-bf16"));
   const auto lines = lines_of(text);
   INFO(text);
-  REQUIRE(lines.size() == 8 + amp::Strategy::names().size());
+  REQUIRE(lines.size() == 8 + amp::Policy::names().size());
   CHECK(lines[0] == "  0                Linear                      13312");
   CHECK(lines[1] == "  1                BatchNorm1d                  2048");
   CHECK(lines[5] ==

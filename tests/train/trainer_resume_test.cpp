@@ -38,7 +38,7 @@ TrainerOptions saving(const fs::path& directory, std::string precision, int64_t 
 }
 
 TEST_CASE("Trainer: resumed in the middle of an epoch, the same bits, under every strategy") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
     const std::string precision(name);
     const TemporaryDirectory directory;

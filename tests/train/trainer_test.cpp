@@ -18,7 +18,7 @@ using train::TrainerOptions;
 constexpr int64_t steps_per_epoch = 5;  // 72 samples in batches of 16
 
 /// Three epochs with a schedule and clipping, as amp/training.h shows them.
-optim::NamedTensors by_hand(const amp::Strategy& strategy) {
+optim::NamedTensors by_hand(const amp::Policy& strategy) {
   TrainerCase c;
   amp::Training training = amp::apply(strategy, c.model, c.adamw);
   optim::LrScheduler scheduler(training.optimizer(),
@@ -63,9 +63,9 @@ TEST_CASE("Trainer: a metric that does not exist is an error that lists the metr
 }
 
 TEST_CASE("Trainer: the bits of the loop by hand, under every strategy, validated or not") {
-  for (const std::string_view name : amp::Strategy::names()) {
+  for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
-    CHECK(same_state(by_trainer(std::string(name)), by_hand(amp::Strategy::named(name))));
+    CHECK(same_state(by_trainer(std::string(name)), by_hand(amp::Policy::named(name))));
   }
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("Trainer: Lightning's words name strategies") {
   for (const auto& [word, strategy] : words) {
     CAPTURE(word);
     CHECK(train::strategy_for(word).name == strategy);
-    CHECK(same_state(by_trainer(word), by_hand(amp::Strategy::named(strategy))));
+    CHECK(same_state(by_trainer(word), by_hand(amp::Policy::named(strategy))));
   }
   CHECK(message_of<UsageError>([] { train::strategy_for("bf16-mixd"); }) ==
         "[Trainer] there is no precision named \"bf16-mixd\". Did you mean \"bf16-mixed\"?");
@@ -88,12 +88,12 @@ TEST_CASE("Trainer: Lightning's words name strategies") {
     const std::string end =
         std::string("named \"") + word + "\". Did you mean \"" + strategy + "\"?";
     CHECK(message_of<UsageError>([&] { train::strategy_for(word); }).ends_with(end));
-    CHECK(message_of<UsageError>([&] { amp::Strategy::named(word); }).ends_with(end));
+    CHECK(message_of<UsageError>([&] { amp::Policy::named(word); }).ends_with(end));
   }
 }
 
 /// Does steps on all samples at once, in accumulated batches of 16 or one of 64.
-std::vector<Tensor> accumulated(const amp::Strategy& strategy, int64_t batch, int64_t accumulate) {
+std::vector<Tensor> accumulated(const amp::Policy& strategy, int64_t batch, int64_t accumulate) {
   manual_seed(1);
   nn::Sequential model(nn::Linear(12, 20), nn::Gelu(), nn::Linear(20, 4));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -109,7 +109,7 @@ std::vector<Tensor> accumulated(const amp::Strategy& strategy, int64_t batch, in
 TEST_CASE("Trainer: 4 batches of 16, accumulated, equal one of 64") {
   for (const char* name : {"fp64", "fp32", "amp-fp16", "amp-bf16", "o2-fp16"}) {
     CAPTURE(name);
-    const amp::Strategy strategy = amp::Strategy::named(name);
+    const amp::Policy strategy = amp::Policy::named(name);
     const auto small = accumulated(strategy, 16, 4), large = accumulated(strategy, 64, 1);
     // Sums of the same numbers in another order, rounded once or in four parts; the dtype of
     // autocast or of the weights determines the error. Six steps with a rate of 0.1 and momentum
@@ -144,7 +144,7 @@ TEST_CASE("Trainer: a last step of fewer and smaller batches is the mean over it
 }
 
 TEST_CASE("Trainer: a skipped step advances no schedule") {
-  amp::Strategy strategy = amp::Strategy::named("amp-fp16");
+  amp::Policy strategy = amp::Policy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p+40;  // overflows until it has been halved often enough
   TrainerRun run({.strategy = strategy, .max_steps = 40, .schedule = [](int64_t steps) {
                     return optim::LrSchedule::linear(steps);
@@ -376,9 +376,9 @@ TEST_CASE("Trainer: options that contradict each other") {
         "[Trainer] clip_norm is -1. Use 0 for none, or a positive number.");
   CHECK(refused({.max_epochs = 1, .clip_norm = 1, .clip_value = 1}) ==
         "[Trainer] clip_norm and clip_value contradict each other. Pass one.");
-  CHECK(refused(
-            {.precision = "16-mixed", .strategy = amp::Strategy::named("fp32"), .max_epochs = 1}) ==
-        "[Trainer] strategy and precision contradict each other. Pass one.");
+  CHECK(
+      refused({.precision = "16-mixed", .strategy = amp::Policy::named("fp32"), .max_epochs = 1}) ==
+      "[Trainer] strategy and precision contradict each other. Pass one.");
   CHECK(refused({.fast_dev_run = 1, .overfit_batches = 1}) ==
         "[Trainer] fast_dev_run and overfit_batches contradict each other. Pass one.");
   CHECK(refused({.limit_train_batches = 2, .fast_dev_run = 1}) ==
@@ -522,7 +522,7 @@ constexpr int64_t batches = 5;  // of 16 samples, the last of 8
 optim::NamedTensors by_hand(const std::string& strategy, int64_t of_step, int64_t epochs) {
   TrainerCase c;
   amp::Training training =
-      amp::apply(amp::Strategy::named(strategy), c.model, c.adamw, distributed::Options{});
+      amp::apply(amp::Policy::named(strategy), c.model, c.adamw, distributed::Options{});
   data::DataLoader loader = trainer_loader();
   for (int64_t epoch = 0, number = 0; epoch < epochs; ++epoch) {
     loader.set_epoch(epoch);
@@ -638,7 +638,7 @@ TEST_CASE("Trainer: random numbers that a callback draws do not return in the mo
 }
 
 TEST_CASE("Trainer: a wire also applies in steps of one batch, by options or by a policy") {
-  amp::Strategy strategy = amp::Strategy::named("fp32");
+  amp::Policy strategy = amp::Policy::named("fp32");
   strategy.wire = distributed::WireFormat::named("f8_e4m3-sr");
   const auto weights = [](train::TrainerOptions options) {
     options.max_epochs = 1;
@@ -664,7 +664,7 @@ TEST_CASE("Trainer: their gradients are summed in f32, for any dtype of the weig
   nn::Sequential model(nn::Linear(1, 1, {.bias = false}));
   optim::Sgd sgd(model.parameters(), {.lr = 1});
   amp::Training training =
-      amp::apply(amp::Strategy::named("full-bf16"), model, sgd, distributed::Options{});
+      amp::apply(amp::Policy::named("full-bf16"), model, sgd, distributed::Options{});
   for (int64_t batch = 0; batch < 17; ++batch)
     training.backward(sum(training.forward(model, full({1, 1}, batch == 0 ? 256 : 1))));
   training.gather_gradients();

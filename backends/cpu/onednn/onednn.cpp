@@ -4,8 +4,6 @@
 
 #if HALFTONE_HAVE_ONEDNN
 
-#include <halftone/backends/cpu/onednn/onednn.h>
-
 #include <array>
 #include <atomic>
 #include <functional>

@@ -1,7 +1,7 @@
-// Convolutions and attention by cuDNN. Attention (Dao 2023, "FlashAttention-2", in its fused engines) is
-// described as a graph of products and elementwise steps, whose pattern the engines recognize.
-// Forward writes nothing of the size of q k^T to memory. Supports short floats without mask and
-// dropout; the rest goes to the own kernels.
+// Convolutions and attention by cuDNN. Attention (Dao 2023, "FlashAttention-2", in its fused
+// engines) is described as a graph of products and elementwise steps, whose pattern the engines
+// recognize. Forward writes nothing of the size of q k^T to memory. Supports short floats without
+// mask and dropout; the rest goes to the own kernels.
 #include <halftone/backends/cuda/for_cudnn.h>
 
 #if HALFTONE_HAVE_CUDNN
@@ -11,7 +11,6 @@
 #include <limits>
 
 #include <halftone/backends/cuda/cudnn/graph.h>
-#include <halftone/backends/cuda/for_cudnn.h>
 #include <halftone/core/device.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory.h>

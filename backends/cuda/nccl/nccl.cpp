@@ -3,8 +3,6 @@
 
 #if HALFTONE_HAVE_NCCL
 
-#include <halftone/backends/registry.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>

@@ -22,7 +22,7 @@ class Halftone(ConanFile):
 
     def export_sources(self):
         root = os.path.normpath(os.path.join(self.recipe_folder, "..", "..", ".."))
-        for pattern in ("CMakeLists.txt", "LICENSE", "halftone.h", "docs/Doxyfile.in", "cmake/*", "policies/*", "examples/*", "bench/*",
+        for pattern in ("CMakeLists.txt", "LICENSE", "halftone.h", "docs/Doxyfile.in", "cmake/*", "amp/policies/*", "examples/*", "bench/*",
                         *(f"{folder}/*" for folder in ("core", "autograd", "distributed", "nn", "optim", "data", "amp", "policy",
                                                        "train", "onnx", "backends", "lab"))):
             copy(self, pattern, src=root, dst=self.export_sources_folder)

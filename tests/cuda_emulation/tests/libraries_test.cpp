@@ -17,7 +17,7 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/tensor.h>
 #include <halftone/halftone.h>
-#include <halftone/policy/resolved.h>
+#include <halftone/amp/resolved.h>
 
 #include "../../policy/policy_cases.h"
 #include "emulator.h"
@@ -445,7 +445,7 @@ TEST_CASE("the setting \"tf32\" is in the table, in JSON and in the hash") {
     pass->training.forward([&](const Tensor& in) { return pass->model(in); }, pass->x);
     return pass;
   };
-  const auto session = [](const Pass& pass) -> policy::PolicySession& {
+  const auto session = [](const Pass& pass) -> policy::Session& {
     return policy::session_of(pass.training);
   };
   const auto with = resolved("tf32"), without = resolved("f32");

@@ -1,6 +1,5 @@
-// Sites, treatments and passes; then steps, scales and averages, and the way from a file to a
-// strategy.
-#include <halftone/policy/session.h>
+// Sites, treatments and passes; then steps, scales and averages.
+#include <halftone/amp/session.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +8,6 @@
 #include <vector>
 
 #include <halftone/amp/cast_policy.h>
-#include <halftone/amp/session.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
@@ -20,7 +18,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/core/json_value.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::policy {
 
@@ -34,7 +32,7 @@ constexpr uint64_t evaluation_pass = (uint64_t(1) << 30) - 1;
 
 }  // namespace
 
-std::size_t PolicySession::HashKey::operator()(const Key& key) const {
+std::size_t Session::HashKey::operator()(const Key& key) const {
   std::size_t hash = std::hash<const void*>{}(key.owner);
   hash = hash * 31 + std::hash<const void*>{}(key.label);
   hash = hash * 31 + std::hash<const void*>{}(key.op);
@@ -42,8 +40,8 @@ std::size_t PolicySession::HashKey::operator()(const Key& key) const {
   return hash * 31 + std::size_t(key.ordinal);
 }
 
-PolicySession::PolicySession(std::string_view where, nn::Module& model,
-                             std::shared_ptr<const Rulebook> rules, Settings settings)
+Session::Session(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
+                 Settings settings)
     : where_(where),
       settings_(std::move(settings)),
       hash_(int64_t(Fingerprint().add(settings_.hash).value())),
@@ -58,31 +56,30 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
       put_on_grid(*matcher_.book().parameters, "start." + name, x);
 }
 
-std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model, int64_t steps) {
+std::shared_ptr<Session> Session::for_observers(nn::Module& model, int64_t steps) {
   auto session =
-      std::make_shared<PolicySession>("observer", model, std::make_shared<Rulebook>(), Settings{});
+      std::make_shared<Session>("observer", model, std::make_shared<Rulebook>(), Settings{});
   session->lists_sites_ = false, session->at_->step = steps;
   return session;
 }
 
-std::shared_ptr<Observer> PolicySession::observe(std::shared_ptr<Observer> observer) {
+std::shared_ptr<Observer> Session::observe(std::shared_ptr<Observer> observer) {
   watched_.clear();
   return std::exchange(observer_, std::move(observer));
 }
 
-bool PolicySession::watches(uint64_t pass) const {
+bool Session::watches(uint64_t pass) const {
   // A checkpointed segment computes twice: first without gradients, then with them.
   return observer_ && grad_enabled() && std::ranges::find(watched_, pass) != watched_.end();
 }
 
-std::shared_ptr<void> PolicySession::repeat_last_pass() {
+std::shared_ptr<void> Session::repeat_last_pass() {
   const uint64_t pass = std::exchange(at_->pass, at_->last_pass - next_pass_);
   repeats_ = true;
-  return {this,
-          [pass](PolicySession* session) { session->at_->pass = pass, session->repeats_ = false; }};
+  return {this, [pass](Session* session) { session->at_->pass = pass, session->repeats_ = false; }};
 }
 
-uint64_t PolicySession::begin_pass() {
+uint64_t Session::begin_pass() {
   if (!lists_sites_ && !observer_) return 0;
   names_.refresh();
   if (!grad_enabled()) return evaluation_pass;
@@ -95,18 +92,18 @@ uint64_t PolicySession::begin_pass() {
 
 /// Numbers the passes of a batch: the first has the number of the batch, and the others differ by
 /// passes_of_keys, which random keys do not count, so they draw from other seeds.
-void PolicySession::begin_batch(int64_t number) {
+void Session::begin_batch(int64_t number) {
   next_pass_ = passes_of_keys;
   at_->pass = uint64_t(number) + 1 - next_pass_;
 }
 
 /// Returns whether rules have no effect in a pass. A training pass may run parts without gradients
 /// (a checkpointed segment, a frozen part), so this depends on the whole pass.
-bool PolicySession::rests(uint64_t pass) const {
+bool Session::rests(uint64_t pass) const {
   return !matcher_.book().in_evaluation && pass == evaluation_pass;
 }
 
-std::vector<Role> PolicySession::roles_of(std::span<const Tensor> inputs) const {
+std::vector<Role> Session::roles_of(std::span<const Tensor> inputs) const {
   std::vector<Role> roles;
   for (const Tensor& x : inputs) {
     const std::string* parameter = names_.parameter_of(x);
@@ -117,8 +114,8 @@ std::vector<Role> PolicySession::roles_of(std::span<const Tensor> inputs) const 
   return roles;
 }
 
-PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tensor> inputs,
-                                         const CallScope* scope, int ordinal) const {
+Session::Entry Session::made(const OpInfo& op, std::span<const Tensor> inputs,
+                             const CallScope* scope, int ordinal) const {
   Entry entry{.resolved = {}, .op = &op, .seed = 0, .name = {}};
   ResolvedSite& resolved = entry.resolved;
   resolved.asks = op.cast_class;
@@ -136,14 +133,13 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
   return entry;
 }
 
-std::shared_ptr<const Treatment> PolicySession::treatment_of(const Entry& entry,
-                                                             int64_t step) const {
+std::shared_ptr<const Treatment> Session::treatment_of(const Entry& entry, int64_t step) const {
   return std::make_shared<Treatment>(matcher_.treatment(entry.resolved.site, *entry.op, step));
 }
 
 /// Checks that the operation can follow its rules, in this step and in all later ones: a mistake is
 /// reported when a site is first met, not when its rule begins.
-void PolicySession::require_possible(const Entry& entry) const {
+void Session::require_possible(const Entry& entry) const {
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
     const auto treatment = treatment_of(entry, step);
@@ -170,7 +166,7 @@ void PolicySession::require_possible(const Entry& entry) const {
 }
 
 /// Checks that the operation has the operands that its rules name.
-void PolicySession::require_operands(const Entry& entry) const {
+void Session::require_operands(const Entry& entry) const {
   const std::vector<Rule>& rules = matcher_.book().rules;
   const std::size_t inputs = entry.resolved.roles.size();
   for (std::size_t i = 0; i < rules.size(); ++i)
@@ -184,7 +180,7 @@ void PolicySession::require_operands(const Entry& entry) const {
 }
 
 /// Checks that the device has TF32: a model may move from a GPU to a CPU between two passes.
-void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inputs) const {
+void Session::require_tf32(const Entry& entry, std::span<const Tensor> inputs) const {
   if (!inputs.empty() && inputs[0].defined() && inputs[0].device().kind == DeviceKind::cpu)
     fail<UsageError>(where_, entry.name, ": ", inputs[0].device(),
                      " has no TF32. Use a CUDA device, or the policy tf32.json, which rounds "
@@ -193,7 +189,7 @@ void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inp
 
 /// Checks that operands, their gradients, and the final result hold their grids. treated_op.cpp
 /// checks the result before its cast, because it sees that dtype.
-void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> operands) const {
+void Session::require_exact(const Entry& entry, std::span<const Tensor> operands) const {
   const ResolvedSite& resolved = entry.resolved;
   const Treatment& treatment = *resolved.treatment;
   const auto require = [&](Role role, DType dtype, std::size_t operand = 0) {
@@ -214,7 +210,7 @@ void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> op
   if (treatment.result) require(Role::output, *treatment.result);
 }
 
-PolicySession::Entry& PolicySession::entry_for(const OpInfo& op, std::span<const Tensor> inputs) {
+Session::Entry& Session::entry_for(const OpInfo& op, std::span<const Tensor> inputs) {
   const CallScope* scope = CallScope::innermost();
   const int ordinal = scope ? scope->next_ordinal(op) : 0;
   const Key key{names_.module_of(scope), scope ? scope->owner() : nullptr,
@@ -225,36 +221,20 @@ PolicySession::Entry& PolicySession::entry_for(const OpInfo& op, std::span<const
   return entry;
 }
 
-PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const Tensor> inputs,
-                                              uint64_t pass) {
+const Treatment* Session::treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) {
   current_ = nullptr;
-  if (rests(pass) || (!lists_sites_ && watched_.empty())) return {};
+  if (rests(pass) || (!lists_sites_ && watched_.empty())) return nullptr;
   current_ = &entry_for(op, inputs);
   const Treatment& treatment = *current_->resolved.treatment;
-  Decision decision{.result = treatment.result, .accumulate = treatment.accumulate};
-  if (!treatment.compute) return decision;
-  switch (*treatment.compute) {
-    case Compute::low: decision.cast_class = CastClass::low_precision; break;
-    case Compute::f32: decision.cast_class = CastClass::full_precision; break;
-    case Compute::tf32:
-      decision.cast_class = CastClass::full_precision, decision.tf32 = true;
-      require_tf32(*current_, inputs);
-      break;
-    case Compute::bf16:
-      decision.cast_class = CastClass::low_precision, decision.dtype = bf16;
-      break;
-    case Compute::f16: decision.cast_class = CastClass::low_precision, decision.dtype = f16; break;
-    case Compute::widest: decision.cast_class = CastClass::widest_input; break;
-    case Compute::as_is: decision.cast_class = CastClass::as_is; break;
-    case Compute::refuse:
-      fail<UsageError>(where_, current_->name, ": a rule refuses ", op.name,
-                       " here. Change the model, or except this place.");
-  }
-  return decision;
+  if (treatment.compute == Compute::tf32) require_tf32(*current_, inputs);
+  if (treatment.compute == Compute::refuse)
+    fail<UsageError>(where_, current_->name, ": a rule refuses ", op.name,
+                     " here. Change the model, or except this place.");
+  return &treatment;
 }
 
-std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
-                                          std::span<const Tensor> after, uint64_t pass) {
+std::shared_ptr<OpTap> Session::tap(std::span<const Tensor> before, std::span<const Tensor> after,
+                                    uint64_t pass) {
   if (!current_) return nullptr;
   ResolvedSite& resolved = current_->resolved;
   if (resolved.operands.empty())
@@ -291,7 +271,7 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
        .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});
 }
 
-std::vector<ResolvedSite> PolicySession::resolved() const {
+std::vector<ResolvedSite> Session::resolved() const {
   std::vector<ResolvedSite> sites;
   for (const Key& key : order_) sites.push_back(entries_.at(key).resolved);
   return sites;
@@ -328,7 +308,7 @@ bool has_tensor(const ResolvedSite& site, Role role) {
 
 /// Returns whether a site of this process matches a rule. With `role`: whether it also has a tensor
 /// of this role.
-bool PolicySession::is_met_here(std::size_t rule, std::optional<Role> role) const {
+bool Session::is_met_here(std::size_t rule, std::optional<Role> role) const {
   return std::ranges::any_of(entries_, [&](const auto& each) {
     const ResolvedSite& resolved = each.second.resolved;
     return matcher_.matches(rule, resolved.site, *each.second.op) &&
@@ -337,11 +317,11 @@ bool PolicySession::is_met_here(std::size_t rule, std::optional<Role> role) cons
 }
 
 /// The same for sites of this process and of all others.
-bool PolicySession::is_met(std::size_t rule, std::optional<Role> role) const {
+bool Session::is_met(std::size_t rule, std::optional<Role> role) const {
   return (!used_by_any_.empty() && used_by_any_[place_of(rule, role)]) || is_met_here(rule, role);
 }
 
-void PolicySession::fail_unmatched(std::size_t number) const {
+void Session::fail_unmatched(std::size_t number) const {
   const Rule& rule = matcher_.book().rules[number];
   std::vector<std::string> paths;
   int largest = -1;  // ordinal of the operations that the rest of the rule matches
@@ -364,7 +344,7 @@ void PolicySession::fail_unmatched(std::size_t number) const {
                    "\". Mark it \"optional\" if that is meant.");
 }
 
-void PolicySession::require_all_rules_used() const {
+void Session::require_all_rules_used() const {
   const std::vector<Rule>& rules = matcher_.book().rules;
   for (std::size_t i = 0; i < rules.size(); ++i) {
     if (rules[i].optional) continue;
@@ -383,14 +363,13 @@ void PolicySession::require_all_rules_used() const {
   }
 }
 
-PolicySession& session_of(const amp::Training& training) {
-  amp::Session* session = training.region().session.get();
-  PolicySession* of_policy = session ? session->of_policy() : nullptr;
-  if (!of_policy)
+Session& session_of(const amp::Training& training) {
+  Session* session = training.region().session.get();
+  if (!session)
     fail<UsageError>("policy.session_of", training.strategy().name,
                      " has no rules, so there is no session of a policy. Train under "
-                     "policy::watched(strategy).");
-  return *of_policy;
+                     "policy::watched(policy).");
+  return *session;
 }
 
 // The end of a step: scales are updated, parameters and states are rounded to their grids, rules
@@ -443,15 +422,15 @@ std::vector<RuledState> ruled_states(std::string_view where,
 
 /// Returns the model's name of an optimizer's parameter; for copies that the model does not have
 /// (masters), their number.
-std::string PolicySession::name_of(const std::vector<Tensor>& parameters, std::size_t i) const {
+std::string Session::name_of(const std::vector<Tensor>& parameters, std::size_t i) const {
   const std::string* name = names_.parameter_of(parameters.at(i));
   return name ? *name : std::to_string(i);
 }
 
 /// Rounds a parameter or a state of the optimizer, in place. The random numbers depend on `tensor`,
 /// "parameter.fc.weight" or "state.fc.weight.exp_avg".
-void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
-                                const Tensor& x, const Tensor& skip) const {
+void Session::put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
+                          const Tensor& skip) const {
   if (!is_floating(x.dtype())) return;
   if (x.dtype() == f64 || !quantizer.exact_in(x.dtype()))
     fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
@@ -468,7 +447,7 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
 }
 
 /// Returns the grids of rules; in the same order on all processes.
-std::vector<const Quantizer*> PolicySession::grids_from_history() const {
+std::vector<const Quantizer*> Session::grids_from_history() const {
   std::vector<const Quantizer*> grids;
   for (const Rule& rule : matcher_.book().rules)
     for (const auto& [role, said] : rule.roles)
@@ -476,7 +455,7 @@ std::vector<const Quantizer*> PolicySession::grids_from_history() const {
   return grids;
 }
 
-std::string PolicySession::seen() const {
+std::string Session::seen() const {
   Json used = Json::array(), scales = Json::array();
   for (std::size_t i = 0; i < matcher_.book().rules.size() && !rules_used_; ++i) {
     if (is_met(i)) used.push_back(place_of(i, {}));
@@ -493,7 +472,7 @@ std::string PolicySession::seen() const {
 }
 
 /// The largest magnitudes of a step are those of all its batches.
-void PolicySession::hear(std::span<const std::string> seen_by_all) {
+void Session::hear(std::span<const std::string> seen_by_all) {
   const std::vector<const Quantizer*> grids = grids_from_history();
   for (const std::string& text : seen_by_all) {
     const Json seen = Json::parse(text);
@@ -505,7 +484,7 @@ void PolicySession::hear(std::span<const std::string> seen_by_all) {
   }
 }
 
-void PolicySession::before_step() {
+void Session::before_step() {
   if (rules_used_ || matcher_.book().rules.empty()) return;
   if (entries_.empty() && used_by_any_.empty())
     fail<UsageError>(where_,
@@ -515,7 +494,7 @@ void PolicySession::before_step() {
   rules_used_ = true;
 }
 
-void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
+void Session::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   watched_.clear();
   scales_->end_step();
   const Rulebook& book = matcher_.book();
@@ -546,14 +525,14 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   follow_rules();
 }
 
-void PolicySession::follow_rules() {
+void Session::follow_rules() {
   changes_at_ = matcher_.next_change(at_->step);
   for (auto& [key, entry] : entries_) entry.resolved.treatment = treatment_of(entry, at_->step);
 }
 
 // --- state
 
-NamedTensors PolicySession::state_dict() const {
+NamedTensors Session::state_dict() const {
   NamedTensors state;
   if (!lists_sites_) return state;
   scales_->add_to(state), averages_->add_to(state);
@@ -563,7 +542,7 @@ NamedTensors PolicySession::state_dict() const {
   return state;
 }
 
-void PolicySession::load_state_dict(const NamedTensors& state) {
+void Session::load_state_dict(const NamedTensors& state) {
   if (!lists_sites_) return;
   for (const char* entry : {"step", "pass"})
     if (const auto found = state.find(entry);
@@ -580,72 +559,19 @@ void PolicySession::load_state_dict(const NamedTensors& state) {
   follow_rules();
 }
 
-// Converts a file to a strategy and back.
-
 namespace {
-std::string hash_if_a_file_can_say(const PolicyFile& file) {
+std::string hash_if_a_file_can_say(const amp::Policy& policy) {
   try {
-    return hash(file);
+    return hash(policy);
   } catch (const UsageError&) { return {}; }
 }
-
-class FileSource final : public amp::SessionSource {
- public:
-  explicit FileSource(PolicyFile file)
-      : file_(std::make_shared<const PolicyFile>(std::move(file))) {}
-
-  std::shared_ptr<amp::Session> session_for(nn::Module& model,
-                                            const amp::Strategy& strategy) const override {
-    const std::shared_ptr<const Rulebook> rules(file_, &file_->rules);
-    return std::make_shared<PolicySession>(
-        "policy " + file_->base.name, model, rules,
-        PolicySession::Settings{strategy.seed, strategy.wire, hash_if_a_file_can_say(*file_)});
-  }
-  const PolicyFile* file() const override { return file_.get(); }
-
- private:
-  std::shared_ptr<const PolicyFile> file_;
-};
 }  // namespace
 
-amp::Strategy strategy_of(PolicyFile file) {
-  amp::Strategy strategy = file.base;
-  if (!file.rules.empty()) strategy.session = std::make_shared<FileSource>(std::move(file));
-  return strategy;
-}
-
-amp::Strategy watched_strategy_of(PolicyFile file) {
-  amp::Strategy strategy = file.base;
-  strategy.session = std::make_shared<FileSource>(std::move(file));
-  return strategy;
-}
-
-amp::Strategy watched(const amp::Strategy& strategy) {
-  return strategy.session ? strategy : watched_strategy_of(file_of(strategy));
-}
-
-PolicyFile named_or_read(std::string_view name) {
-  if (name.ends_with(".json")) return read(name);
-  const auto strategies = amp::Strategy::names();
-  if (std::ranges::find(strategies, name) != strategies.end())
-    return {.base = amp::Strategy::named(name)};
-  std::vector<std::string_view> names(strategies.begin(), strategies.end());
-  for (const ShippedPolicy& shipped : shipped_policies()) {
-    if (shipped.name == name) return read_text(shipped.text, shipped.name);
-    if (std::ranges::find(strategies, shipped.name) == strategies.end())
-      names.push_back(shipped.name);
-  }
-  fail_unknown_name("policy", "strategy or shipped policy", name, names);
-}
-
-PolicyFile file_of(const amp::Strategy& strategy) {
-  const PolicyFile* made_by = strategy.session ? strategy.session->file() : nullptr;
-  if (strategy.session && !made_by)
-    fail<UsageError>("policy.file_of", strategy.name,
-                     " has a session that no file made. Write down what made it.");
-  PolicyFile file = made_by ? *made_by : PolicyFile{};
-  file.base = strategy, file.base.session = {};
-  return file;
+std::shared_ptr<Session> session_for(nn::Module& model, const amp::Policy& policy) {
+  if (!policy.has_session()) return nullptr;
+  return std::make_shared<Session>(
+      "policy " + policy.name, model, std::make_shared<const Rulebook>(policy.rules),
+      Session::Settings{policy.random_seed(), policy.wire, hash_if_a_file_can_say(policy)});
 }
 
 // One ring of magnitudes per tensor.

@@ -16,8 +16,8 @@
 #include <halftone/core/op_info.h>
 #include <halftone/core/update_rules.h>
 #include <halftone/core/record.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/rules.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/rules.h>
 
 namespace halftone::policy {
 
@@ -93,7 +93,7 @@ std::string told_apart(const Quantizer& quantizer);
 /// Throws FormatError, at the entry in `top`, for contradictory settings of a policy: a form that
 /// f32 or f64 weights do not have, autocast of f64 weights, "low" without autocast, and a grid of
 /// parameters with a form that stores the rounding error of that grid.
-void require_sensible(const JsonValue& top, const PolicyFile& file);
+void require_sensible(const JsonValue& top, const amp::Policy& policy);
 
 // The rules of a policy file, and the values that rules share with other entries.
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <halftone/core/json_value.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::policy {
 
@@ -29,7 +29,7 @@ struct StepTreatment {
 class ResolvedRules {
  public:
   /// The session must outlive this.
-  explicit ResolvedRules(const PolicySession& session);
+  explicit ResolvedRules(const Session& session);
 
   const std::vector<ResolvedSite>& sites() const { return sites_; }
   /// Returns whether a rule matches a site in some step.
@@ -50,7 +50,7 @@ class ResolvedRules {
 
  private:
   const Rulebook& book_;
-  const PolicySession::Settings& settings_;
+  const Session::Settings& settings_;
   RuleMatcher matcher_;
   std::vector<ResolvedSite> sites_;
   std::vector<StepRange> ranges_{};
@@ -67,24 +67,24 @@ std::string computes_in(const ResolvedSite& site, const Treatment& now, const Tr
 /// computes in, and each role with a rule. Equal neighbors in a list of layers share one line. If
 /// rules begin or end with steps, a site has a line for each range. Then follow the grids of
 /// parameters and states, the sites that each rule reaches, and the products without a rule.
-std::string resolved_table(const PolicySession& session);
+std::string resolved_table(const Session& session);
 /// Returns {"sites": [...], "rules": [...], "parameters": ..., "states": ..., "evaluation": ...,
 /// "seed": ..., "hash": "..."}; docs/policy_files.md has the fields.
-std::string resolved_json(const PolicySession& session);
+std::string resolved_json(const Session& session);
 /// Returns the differences of the second policy's effect from the first's, ignoring names: by site,
 /// then parameters, states, evaluation and seed; "" if nothing differs.
-std::string resolved_difference(const PolicySession& before, const PolicySession& after);
+std::string resolved_difference(const Session& before, const Session& after);
 /// The same: {"sites": {name: {"before": ..., "after": ...}}, "parameters": {...}, ...}, only with
 /// differences; null for a site that one of them lacks.
-std::string resolved_difference_json(const PolicySession& before, const PolicySession& after);
+std::string resolved_difference_json(const Session& before, const Session& after);
 /// Returns FNV-1a 64 of everything that has an effect on numbers: sites with their treatments,
 /// grids of parameters and states, seed; in 16 hexadecimal digits. Names do not count.
-std::string resolved_hash(const PolicySession& session);
+std::string resolved_hash(const Session& session);
 
 // The sites that each rule reaches in the steps in which it holds, and those without a rule.
 
 /// Returns a line per rule, the products that no rule reaches in any step, and warnings. A rule
 /// gets a warning if it names layers of a list by number and no rule reaches some of the others.
-std::string coverage(const PolicySession& session, const ResolvedRules& resolved);
+std::string coverage(const Session& session, const ResolvedRules& resolved);
 
 }  // namespace halftone::policy

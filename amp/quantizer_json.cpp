@@ -1,5 +1,5 @@
 // Formats, scales and quantizers as files write them: one description for reader and writer.
-#include <halftone/policy/policy_reader.h>
+#include <halftone/amp/policy_reader.h>
 
 #include <algorithm>
 #include <array>

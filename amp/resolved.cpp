@@ -1,12 +1,12 @@
 // Treatments by steps, and their effects.
-#include <halftone/policy/resolved.h>
+#include <halftone/amp/resolved.h>
 
 #include <algorithm>
 #include <map>
 
 #include <halftone/core/error.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/policy_reader.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/policy_reader.h>
 
 namespace halftone::policy {
 
@@ -65,7 +65,7 @@ std::string computes_in(const ResolvedSite& site, const Treatment& now, const Tr
   return now.compute ? std::string(name(*now.compute)) : "as listed";
 }
 
-ResolvedRules::ResolvedRules(const PolicySession& session)
+ResolvedRules::ResolvedRules(const Session& session)
     : book_(session.rules()),
       settings_(session.settings()),
       matcher_("resolved", not_owned(book_), session.names().paths()),
@@ -225,7 +225,7 @@ std::map<std::string, std::string> grids_of(const Rulebook& book) {
 
 }  // namespace
 
-std::string resolved_table(const PolicySession& session) {
+std::string resolved_table(const Session& session) {
   const ResolvedRules resolved(session);
   const std::vector<Group> groups = groups_of(resolved);
   std::size_t width = 4;
@@ -243,7 +243,7 @@ std::string resolved_table(const PolicySession& session) {
   return text + coverage(session, resolved) + "resolved " + resolved.hash() + '\n';
 }
 
-std::string resolved_json(const PolicySession& session) {
+std::string resolved_json(const Session& session) {
   const ResolvedRules resolved(session);
   Json list = Json::array();
   for (const ResolvedSite& site : resolved.sites()) {
@@ -276,7 +276,7 @@ std::string resolved_json(const PolicySession& session) {
   return all.dump(2) + '\n';
 }
 
-std::string resolved_hash(const PolicySession& session) { return ResolvedRules(session).hash(); }
+std::string resolved_hash(const Session& session) { return ResolvedRules(session).hash(); }
 
 // --- two policies
 
@@ -332,7 +332,7 @@ std::string two_lines(const std::string& what, const std::string& before,
 
 }  // namespace
 
-std::string resolved_difference(const PolicySession& before, const PolicySession& after) {
+std::string resolved_difference(const Session& before, const Session& after) {
   const ResolvedRules first(before), second(after);
   std::string text;
   for (const SitePair& pair : pairs_of(first, second))
@@ -354,7 +354,7 @@ std::string resolved_difference(const PolicySession& before, const PolicySession
   return text;
 }
 
-std::string resolved_difference_json(const PolicySession& before, const PolicySession& after) {
+std::string resolved_difference_json(const Session& before, const Session& after) {
   const ResolvedRules first(before), second(after);
   Json sites = Json::object();
   for (const SitePair& pair : pairs_of(first, second)) {
@@ -389,8 +389,7 @@ std::string title_of(std::size_t number, const Rule& rule) {
   return "rule " + std::to_string(number) + (rule.name.empty() ? "" : " (" + rule.name + ")");
 }
 
-std::string reach_of(std::size_t number, const PolicySession& session,
-                     const ResolvedRules& resolved) {
+std::string reach_of(std::size_t number, const Session& session, const ResolvedRules& resolved) {
   const Rule& rule = session.rules().rules[number];
   int64_t reached = 0;
   double flops = 0, all_flops = 0;
@@ -443,7 +442,7 @@ std::string joined(const std::vector<std::string>& segments, std::size_t count) 
 
 /// Returns members of the list that segment `at` of a rule's path numbers, if no rule reaches them
 /// although this rule would under another number.
-std::vector<std::string> left_out(const Rule& rule, std::size_t at, const PolicySession& session,
+std::vector<std::string> left_out(const Rule& rule, std::size_t at, const Session& session,
                                   const ResolvedRules& resolved) {
   std::vector<std::string> segments = segments_at_dots(rule.match.path);
   segments[at] = "*";
@@ -469,7 +468,7 @@ std::vector<std::string> left_out(const Rule& rule, std::size_t at, const Policy
   return left;
 }
 
-std::string warnings(const PolicySession& session, const ResolvedRules& resolved) {
+std::string warnings(const Session& session, const ResolvedRules& resolved) {
   std::string text;
   const std::vector<Rule>& rules = session.rules().rules;
   for (std::size_t i = 0; i < rules.size(); ++i) {
@@ -487,7 +486,7 @@ std::string warnings(const PolicySession& session, const ResolvedRules& resolved
 
 }  // namespace
 
-std::string coverage(const PolicySession& session, const ResolvedRules& resolved) {
+std::string coverage(const Session& session, const ResolvedRules& resolved) {
   const std::size_t rules = session.rules().rules.size();
   std::string text;
   for (std::size_t i = 0; i < rules; ++i) text += reach_of(i, session, resolved);

@@ -1,5 +1,5 @@
 // Probes, updates, flips, overflows.
-#include <halftone/policy/probe.h>
+#include <halftone/amp/probe.h>
 
 #include <algorithm>
 #include <array>
@@ -225,13 +225,8 @@ void Probe::save(const std::filesystem::path& path) const {
 Observation::Observation(std::string_view where, amp::Training& training,
                          std::shared_ptr<Observer> observer, bool replaces, int64_t steps) {
   if (!training.region().session)
-    training.set_session(PolicySession::for_observers(training.model(), steps));
-  const std::shared_ptr<amp::Session>& made = training.region().session;
-  const std::shared_ptr<PolicySession> session(made, made->of_policy());
-  if (!session)
-    fail<UsageError>(where,
-                     "the training has a session that is no PolicySession, and cannot be "
-                     "observed. Use a strategy by name or by file.");
+    training.set_session(Session::for_observers(training.model(), steps));
+  const std::shared_ptr<Session> session = training.region().session;
   before_ = session->observe(std::move(observer));
   if (before_ && !replaces) {
     session->observe(std::move(before_));
@@ -241,7 +236,7 @@ Observation::Observation(std::string_view where, amp::Training& training,
 }
 
 Observation::~Observation() {
-  if (const std::shared_ptr<PolicySession> session = session_.lock())
+  if (const std::shared_ptr<Session> session = session_.lock())
     session->observe(std::move(before_));
 }
 

@@ -1,13 +1,13 @@
 // Decides which tensors are rounded: operands before the operation, its result after it; in
 // backward the incoming gradient, for each product as its rule says, and the outgoing gradients.
 // The rounding is in core/formats/quantizer.h, the view of the tensor in session.h.
-#include <halftone/policy/session.h>
+#include <halftone/amp/session.h>
 
 #include <bit>
 
 #include <halftone/autograd/node.h>
 #include <halftone/core/tensor.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 namespace halftone::policy {
 

@@ -1,21 +1,29 @@
 // One description of a policy is its reader and its writer, which writes every entry in one order,
 // so that equal policies are equal texts.
-#include <halftone/policy/policy_file.h>
+#include <halftone/amp/policy.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <iomanip>
 #include <map>
+#include <ostream>
+#include <set>
 #include <sstream>
 #include <typeinfo>
 #include <vector>
 
 #include <halftone/amp/cast_policy.h>
+#include <halftone/amp/policy_reader.h>
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/policy/policy_reader.h>
+#include <halftone/distributed/collectives.h>
+#include <halftone/nn/conv.h>
 
 namespace halftone::policy {
+
+using amp::Policy;
 
 namespace {
 std::atomic<int64_t> read_so_far{0};
@@ -273,7 +281,7 @@ void require_known_operations(const std::string& strategy, const amp::CastPolicy
                      "\"...\"}, \"compute\": ...}.");
 }
 
-Json lists_of(const amp::Strategy& base) {
+Json lists_of(const amp::Policy& base) {
   Json lists{{"preset", base.policy}};
   if (!base.own_policy) return lists;
   const amp::CastPolicy& own = *base.own_policy;
@@ -336,7 +344,7 @@ std::optional<Quantizer> kept_grid_in(const JsonValue& value, const Grids& grids
   return quantizer;
 }
 
-void describe_weights(Record& r, amp::Strategy& base) {
+void describe_weights(Record& r, amp::Policy& base) {
   r.word("dtype", base.weights, {{"f32", f32}, {"bf16", bf16}, {"f16", f16}, {"f64", f64}});
   r.word("form", base.form);
   r.flag("batch_norm_f32", base.keep_batch_norm);
@@ -345,8 +353,8 @@ void describe_weights(Record& r, amp::Strategy& base) {
   r.flag("hold_statistics", base.hold_statistics);
 }
 
-void describe_optimizer(Record& r, PolicyFile& file, const Grids& grids) {
-  r.word("state_dtype", file.base.state_dtype,
+void describe_optimizer(Record& r, Policy& file, const Grids& grids) {
+  r.word("state_dtype", file.state_dtype,
          {{"f32", f32}, {"bf16", bf16}, {"f16", f16}, {"f64", f64}});
   const auto written = [](const Quantizer& quantizer) { return json_of(quantizer); };
   r.entry(
@@ -392,10 +400,10 @@ class Reader {
   Reader(std::string where, std::filesystem::path folder, int depth)
       : where_(std::move(where)), folder_(std::move(folder)), depth_(depth) {}
 
-  PolicyFile read(std::string_view text) {
+  Policy read(std::string_view text) {
     const Json json = parsed_json(where_, text);
     const JsonValue top(where_, "", json);
-    PolicyFile file = Record::read(top, "a policy", PolicyFile{}, *this);
+    Policy file = Record::read(top, "a policy", Policy{}, *this);
     require_sensible(top, file);
     if (depth_ == 0)  // a file in between may redefine what only the files above it use
       for (const char* kind : {"formats", "quantizers"})
@@ -417,15 +425,14 @@ class Reader {
 
   Grids& grids() { return grids_; }
   /// Returns what a file starts from.
-  PolicyFile base_of(const Record& r) {
-    PolicyFile file;
-    file.base = amp::Strategy::named("fp32");
+  Policy base_of(const Record& r) {
+    Policy file = Policy::named("fp32");
     const auto extends = r.given("extends");
     if (!extends) return file;
     const std::string base = extends->text();
-    const auto names = amp::Strategy::names();
+    const auto names = amp::Policy::names();
     if (std::ranges::find(names, base) != names.end()) {
-      file.base = amp::Strategy::named(base);
+      file = Policy::named(base);
       return file;
     }
     // A text without a folder, such as a shipped policy, finds only shipped files.
@@ -444,8 +451,8 @@ class Reader {
 
  private:
   /// Starts from what another text says.
-  PolicyFile take(Reader base, std::string_view text) {
-    PolicyFile file = base.read(text);
+  Policy take(Reader base, std::string_view text) {
+    Policy file = base.read(text);
     grids_ = std::move(base.grids_);
     return file;
   }
@@ -485,10 +492,8 @@ Autocast autocast_in(const JsonValue& value) {
   return {dtype_named(dtypes[value.word(dtypes)])};
 }
 
-}  // namespace
-
-static void describe(Record& r, PolicyFile& file, Reader& reader) {
-  amp::Strategy& base = file.base;
+void describe(Record& r, Policy& file, Reader& reader) {
+  Policy& base = file;
   int64_t version = 1;
   r.require("halftone_policy", "\"halftone_policy\": 1 is missing. Is this a policy?");
   r.entry("halftone_policy", version, {}, version_in);
@@ -538,15 +543,17 @@ static void describe(Record& r, PolicyFile& file, Reader& reader) {
   r.word("evaluation", file.rules.in_evaluation, {{"same", true}, {"reference", false}});
   r.integer("seed", base.seed, 0, std::numeric_limits<int64_t>::max());
 }
+
+}  // namespace
 int64_t files_read() { return read_so_far; }
 
-PolicyFile read(const std::filesystem::path& path) {
+Policy read(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   Reader reader(where_of(path), folder, 0);
   return reader.read(reader.file_text("", path));
 }
 
-PolicyFile read_text(std::string_view text, std::string_view where) {
+Policy read_text(std::string_view text, std::string_view where) {
   return Reader("policy " + std::string(where), {}, 0).read(text);
 }
 
@@ -562,8 +569,8 @@ JsonValue place_of(const JsonValue& top, std::string_view key, std::string_view 
 }
 
 /// "low" is the dtype of autocast; rules of the base come before those of this file.
-void require_low_dtype(const JsonValue& top, const PolicyFile& file) {
-  if (file.base.autocast) return;
+void require_low_dtype(const JsonValue& top, const Policy& file) {
+  if (file.autocast) return;
   const auto own = top.find("rules");
   const std::size_t count = own ? own->elements().size() : 0,
                     inherited = file.rules.rules.size() - count;
@@ -579,8 +586,8 @@ void require_low_dtype(const JsonValue& top, const PolicyFile& file) {
 
 }  // namespace
 
-void require_sensible(const JsonValue& top, const PolicyFile& file) {
-  const amp::Strategy& base = file.base;
+void require_sensible(const JsonValue& top, const Policy& file) {
+  const Policy& base = file;
   const bool is_short = base.weights == bf16 || base.weights == f16;
   if (base.form != WeightForm::plain && !is_short)
     place_of(top, "weights")
@@ -599,7 +606,7 @@ void require_sensible(const JsonValue& top, const PolicyFile& file) {
         .refuse("parameters go onto a grid, and the form ", name(base.form),
                 " stores what they lost, which would bring it back. Use \"form\": "
                 "\"plain\", or \"parameters\": \"none\".");
-  if (base.weights == f64 && file.base.wire.dtype)
+  if (base.weights == f64 && file.wire.dtype)
     place_of(top, "communication", "gradients")
         .refuse(
             "weights are f64, and their gradients travel as they are. Use f32 weights, or "
@@ -613,7 +620,7 @@ std::span<const std::string_view> model_names() {
   return names;
 }
 
-static std::string text_of(const PolicyFile& file) {
+static std::string text_of(const Policy& file) {
   Reader reader("policy", {}, 0);
   return Record::write(file, reader).dump(2) + '\n';
 }
@@ -621,9 +628,9 @@ static std::string text_of(const PolicyFile& file) {
 namespace {
 
 /// Code can make a strategy that reading refuses; the written text must be readable.
-void require_readable(const std::string& text, const PolicyFile& file) {
-  const std::string& name = file.base.name;
-  std::optional<PolicyFile> again;
+void require_readable(const std::string& text, const Policy& file) {
+  const std::string& name = file.name;
+  std::optional<Policy> again;
   try {
     again = read_text(text, "again");
   } catch (const FormatError& error) {
@@ -641,19 +648,32 @@ void require_readable(const std::string& text, const PolicyFile& file) {
 
 }  // namespace
 
-std::string write(const PolicyFile& file) {
+std::string write(const Policy& file) {
   std::string text;
   try {
     text = text_of(file);
   } catch (const nlohmann::json::exception&) {
-    fail<UsageError>("policy.write", printable(file.base.name),
+    fail<UsageError>("policy.write", printable(file.name),
                      " has a text that is not UTF-8. Write names and remarks in UTF-8.");
   }
   require_readable(text, file);
   return text;
 }
 
-std::string hash(const PolicyFile& file) {
+amp::Policy named_or_read(std::string_view name) {
+  if (name.ends_with(".json")) return read(name);
+  const auto strategies = Policy::names();
+  if (std::ranges::find(strategies, name) != strategies.end()) return Policy::named(name);
+  std::vector<std::string_view> names(strategies.begin(), strategies.end());
+  for (const ShippedPolicy& shipped : shipped_policies()) {
+    if (shipped.name == name) return read_text(shipped.text, shipped.name);
+    if (std::ranges::find(strategies, shipped.name) == strategies.end())
+      names.push_back(shipped.name);
+  }
+  fail_unknown_name("policy", "strategy or shipped policy", name, names);
+}
+
+std::string hash(const Policy& file) {
   const std::string text = write(file);
   Fingerprint print;
   print.add(text);
@@ -664,3 +684,141 @@ std::string hash(const PolicyFile& file) {
 }
 
 }  // namespace halftone::policy
+
+// The table of strategies.
+
+namespace halftone::amp {
+
+namespace {
+const std::vector<Policy>& strategies() {
+  static const std::vector<Policy> all{
+      {.name = "fp64", .weights = f64, .state_dtype = f64},
+      {.name = "fp32"},
+      {.name = "amp-bf16", .autocast = bf16},
+      {.name = "amp-fp16", .autocast = f16, .scales_loss = true},
+      {.name = "o1-fp16", .autocast = f16, .policy = "apex-o1", .scales_loss = true},
+      {.name = "o2-bf16", .weights = bf16, .keep_batch_norm = true, .form = WeightForm::master},
+      {.name = "o2-fp16",
+       .weights = f16,
+       .keep_batch_norm = true,
+       .form = WeightForm::master,
+       .scales_loss = true},
+      {.name = "o3-fp16", .weights = f16, .loss_scale = {.init_scale = 1, .dynamic = false}},
+      {.name = "full-bf16", .weights = bf16, .state_dtype = bf16},
+      {.name = "full-bf16-sr",
+       .weights = bf16,
+       .form = WeightForm::stochastic,
+       .state_dtype = bf16},
+      {.name = "full-bf16-kahan", .weights = bf16, .form = WeightForm::kahan, .state_dtype = bf16},
+      {.name = "split-bf16", .weights = bf16, .form = WeightForm::split_rounded},
+  };
+  return all;
+}
+}  // namespace
+
+std::span<const std::string_view> Policy::names() {
+  static const auto names = [] {
+    std::vector<std::string_view> list;
+    for (const Policy& strategy : strategies()) list.push_back(strategy.name);
+    return list;
+  }();
+  return names;
+}
+
+Policy Policy::named(std::string_view name) {
+  const auto found = std::ranges::find(strategies(), name, &Policy::name);
+  if (found == strategies().end()) fail_unknown_name("Policy", "strategy", name, names());
+  return *found;
+}
+
+std::ostream& operator<<(std::ostream& out, const Policy& s) {
+  PlainText line;
+  line << std::left << std::setw(16) << s.name << " weights " << s.weights;
+  if (s.form != WeightForm::plain) line << " (" << halftone::name(s.form) << ')';
+  if (s.keep_batch_norm) line << ", batch norm f32";
+  if (s.autocast) line << ", autocast " << *s.autocast << " by " << s.policy;
+  if (s.scales_loss)
+    line << ", loss scale " << (s.loss_scale.dynamic ? "dynamic from " : "static ")
+         << s.loss_scale.init_scale;
+  else if (!s.loss_scale.dynamic) line << ", loss scale static " << s.loss_scale.init_scale;
+  if (s.state_dtype) line << ", optimizer state " << *s.state_dtype;
+  if (s.wire != distributed::WireFormat{}) line << ", gradients travel in " << name(s.wire);
+  return out << line.str();
+}
+
+// The sums of strategy.h: shapes times the sizes of each strategy's tensors.
+
+namespace {
+using Bodies = std::set<const TensorBody*>;
+
+Bodies batch_norm_parameters(nn::Module& model) {
+  Bodies bodies;
+  for (const auto& [name, module] : model.named_modules())
+    if (dynamic_cast<const nn::BatchNorm*>(module))
+      for (const Tensor& x : module->parameters()) bodies.insert(x.body().get());
+  return bodies;
+}
+
+/// Returns the bytes of a form's companion for an element of a short parameter.
+int64_t companion(WeightForm form, DType parameter) {
+  const WeightFormFacts& kept = facts(form);
+  return kept.has_companion() ? size_of(kept.companion_dtype(parameter)) : 0;
+}
+
+/// Returns the model's tensor for a parameter of the optimizer, which may hold only a part of it.
+Tensor whole_of(const Tensor& x, const std::vector<Tensor>& parameters) {
+  if (std::ranges::find(parameters, x.body(), &Tensor::body) != parameters.end()) return x;
+  const auto found = std::ranges::find(parameters, x.storage(), &Tensor::storage);
+  return found == parameters.end() ? x : *found;
+}
+
+/// Returns, by rank, the elements of each of the optimizer's parameters that the rank keeps.
+std::vector<std::vector<int64_t>> elements_of_ranks(const std::vector<Tensor>& parameters,
+                                                    bool elementwise, int ranks) {
+  const distributed::Shards shards(parameters, elementwise ? ranks : 1);
+  std::vector<std::vector<int64_t>> elements;
+  for (int rank = 0; rank < shards.ranks(); ++rank) {
+    elements.emplace_back();
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      elements.back().push_back(shards.range(i, rank).count);
+  }
+  return elements;
+}
+}  // namespace
+
+StrategyBytes predicted_bytes(const Policy& strategy, nn::Module& model,
+                              optim::Optimizer& optimizer, int ranks) {
+  if (ranks < 1) fail<UsageError>("predicted_bytes", "of ", ranks, " ranks. Use 1 or more.");
+  const Bodies kept = strategy.keep_batch_norm ? batch_norm_parameters(model) : Bodies{};
+  const auto dtype_of = [&](const Tensor& x) {
+    return kept.contains(x.body().get()) ? f32 : strategy.weights;
+  };
+  const std::vector<Tensor> of_model = model.parameters();
+  StrategyBytes bytes;
+  for (const Tensor& x : of_model) bytes.parameter += x.numel() * size_of(dtype_of(x));
+  std::vector<Tensor> whole;
+  for (const Tensor& x : optimizer.parameters()) whole.push_back(whole_of(x, of_model));
+
+  const int64_t state_size = size_of(strategy.state_dtype.value_or(f32));
+  const auto of_rank = [&](const std::vector<int64_t>& elements) {
+    StrategyBytes own = bytes;
+    std::size_t i = 0;
+    for (int group = 0; group < optimizer.group_count(); ++group)
+      for (std::size_t end = i + optimizer.group_parameters(group).size(); i < end; ++i) {
+        const Tensor& x = whole[i];
+        const DType dtype = dtype_of(x);
+        if (dtype == bf16 || dtype == f16)
+          own.companion += elements[i] * companion(strategy.form, dtype);
+        if (!x.requires_grad()) continue;
+        own.gradient += elements[i] * (ranks == 1 || dtype == f64 ? size_of(dtype) : size_of(f32));
+        own.optimizer_state += elements[i] * state_size * optimizer.state_tensors(group, x);
+      }
+    return own;
+  };
+  StrategyBytes most;
+  for (const auto& elements : elements_of_ranks(whole, optimizer.elementwise(), ranks))
+    if (const StrategyBytes own = of_rank(elements); own.total() >= most.total()) most = own;
+  return most;
+}
+
+}  // namespace halftone::amp

@@ -1,5 +1,5 @@
 // Matches segment by segment; only ** needs to be tried with several lengths.
-#include <halftone/policy/rules.h>
+#include <halftone/amp/rules.h>
 
 #include <algorithm>
 #include <array>
@@ -223,6 +223,21 @@ const Quantizer* Treatment::quantizer(Role role, std::optional<std::size_t> oper
 bool Treatment::says(Role use, std::size_t operand) const {
   const std::optional<RoleRule>& rule = said(use, operand);
   return rule && rule->kind != RoleRule::Kind::as_used;
+}
+
+std::optional<amp::CastDecision> Treatment::decision() const {
+  if (!compute) return std::nullopt;
+  switch (*compute) {
+    case Compute::low: return CastClass::low_precision;
+    case Compute::bf16: return amp::CastDecision(CastClass::low_precision, bf16);
+    case Compute::f16: return amp::CastDecision(CastClass::low_precision, f16);
+    case Compute::f32:
+    case Compute::tf32: return CastClass::full_precision;
+    case Compute::widest: return CastClass::widest_input;
+    case Compute::as_is: return CastClass::as_is;
+    case Compute::refuse: return CastClass::banned;
+  }
+  return std::nullopt;
 }
 
 bool Treatment::backward_differs() const {

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <halftone/amp/cast_policy.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
@@ -211,6 +212,8 @@ struct Treatment {
   const Quantizer* quantizer(Role role, std::optional<std::size_t> operand = {}) const;
   /// Returns whether a rule sets a use of an operand to something other than its role.
   bool says(Role use, std::size_t operand) const;
+  /// Returns the cast that `compute` asks for; empty without it.
+  std::optional<amp::CastDecision> decision() const;
   /// Returns whether backward uses other operands than forward.
   bool backward_differs() const;
   bool quantizes() const;

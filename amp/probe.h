@@ -23,8 +23,8 @@
 #include <halftone/core/update_rules.h>
 #include <halftone/nn/module.h>
 #include <halftone/optim/optimizer.h>
-#include <halftone/policy/rules.h>
-#include <halftone/policy/session.h>
+#include <halftone/amp/rules.h>
+#include <halftone/amp/session.h>
 
 namespace halftone::policy {
 
@@ -42,10 +42,10 @@ class Observation {
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
   /// Returns null when the training has been destroyed.
-  std::shared_ptr<PolicySession> session() const { return session_.lock(); }
+  std::shared_ptr<Session> session() const { return session_.lock(); }
 
  private:
-  std::weak_ptr<PolicySession> session_{};
+  std::weak_ptr<Session> session_{};
   std::shared_ptr<Observer> before_{};
 };
 
@@ -115,7 +115,7 @@ struct UpdateRow {
 };
 
 /// Watches the updates of one model, in the thread that created it. Masters that are not companions
-/// of their weights (Strategy::fused_master off) are other tensors, and not watched.
+/// of their weights (Policy::fused_master off) are other tensors, and not watched.
 class UpdateProbe final : public optim::UpdateWatcher {
  public:
   explicit UpdateProbe(const nn::Module& model) : parameters_(model.named_parameters()) {}
