@@ -387,7 +387,7 @@ void update(Parameter& p, const Optimizer& optimizer, Form form, float scale, ui
   store(p, form, weights, counter);
 }
 
-// === 9. Strategies === in the library: amp/strategy.cpp ==========================================
+// === 9. Strategies === in the library: amp/policy.cpp ==========================================
 // A strategy chooses from each section above. Trainings differ in nothing else.
 
 struct Strategy {
