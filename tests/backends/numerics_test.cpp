@@ -84,6 +84,16 @@ TEST_CASE("nll_loss takes the target's entry, for any values of the others") {
   });
 }
 
+TEST_CASE("adaptive averages of no images") {
+  everywhere([](Device device) {
+    Tensor x = ones({0, 3, 4, 4}, f32, device).set_requires_grad();
+    const Tensor y = adaptive_avg_pool2d(x, 2);
+    CHECK(y.shape() == Shape{0, 3, 2, 2});
+    sum(y).backward();
+    CHECK(x.grad().shape() == x.shape());
+  });
+}
+
 TEST_CASE("losses of infinite logits that are not the target are finite") {
   everywhere([](Device device) {
     const Tensor target = from_vector<int64_t>({1}, {1}, i64, device);
