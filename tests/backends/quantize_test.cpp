@@ -17,7 +17,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/tensor.h>
 
-#include "../core/clip_cases.h"
+#include "../core/quantizer_cases.h"
 #include "../support.h"
 #include "backends/simd_levels.h"
 #include "simd_levels.h"

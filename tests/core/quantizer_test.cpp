@@ -16,7 +16,7 @@
 #include <halftone/policy/policy_reader.h>
 
 #include "../support.h"
-#include "clip_cases.h"
+#include "quantizer_cases.h"
 #include "policy/policy_cases.h"
 
 namespace halftone::test::quantizer_test {

@@ -8,7 +8,7 @@
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
 
-#include "../core/clip_cases.h"
+#include "../core/quantizer_cases.h"
 #include "against_reference.h"
 
 namespace halftone::test {
