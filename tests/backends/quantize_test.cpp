@@ -48,55 +48,9 @@ std::vector<float> awkward(int64_t count, uint64_t seed, bool special) {
   return values;
 }
 
-/// Scales that depend on elements or random numbers.
-std::vector<Quantizer> measured_scalings() {
-  std::vector<Quantizer> all;
-  const auto add = [&](const char* name, const auto& change) {
-    Quantizer quantizer = *quantizer_named(name);
-    change(quantizer.scaling);
-    all.push_back(quantizer);
-  };
-  add("nvfp4", [](Scaling& s) { s.targets = {6, 4}, s.error = ScaleError::mae; });
-  add("nvfp4", [](Scaling& s) { s.rows = 16, s.targets = {6, 4}, s.scale_max = 256; });
-  add("nvfp4", [](Scaling& s) { s.columns = 600, s.targets = {6, 4}, s.error = ScaleError::max; });
-  add("nvfp4", [](Scaling& s) { s.tensor_level = false, s.row_level = true, s.targets = {6, 4}; });
-  add("mxfp4", [](Scaling& s) { s.rows = 20, s.columns = 3, s.targets = {6, 4, 3}; });
-  add("fp8_block", [](Scaling& s) { s.targets = {448, 416}, s.error = ScaleError::max; });
-  add("nvfp4", [](Scaling& s) { s.scale_rounding = Rounding::stochastic; });
-  add("nvfp4", [](Scaling& s) {
-    s.scale_rounding = Rounding::up, s.tensor_level = false;
-    s.scale_format = NumberFormat::unsigned_float(5, 3);
-  });
-  add("nvfp4", [](Scaling& s) {
-    s.scale_rounding = Rounding::stochastic, s.corrected = true, s.scale_max = 256;
-    s.targets = {6.07f};
-  });
-  add("nvfp4", [](Scaling& s) {
-    s.rows = 3, s.corrected = true, s.targets = {6, 4}, s.scale_rounding = Rounding::stochastic;
-  });
-  return all;
-}
-
 std::vector<Quantizer> scalings() {
-  std::vector<Quantizer> all;
-  for (const char* name : {"e4m3", "e5m2", "bf16", "e8m0", "int8", "mxfp8", "mxfp4", "nvfp4",
-                           "fp8_tensor", "fp8_block"})
-    all.push_back(*quantizer_named(name));
-  Quantizer powers = *quantizer_named("fp8_tensor");
-  powers.scaling.power_of_two = true, powers.scaling.margin = 1;
-  all.push_back(powers);
-  for (Quantizer square :
-       {*quantizer_named("nvfp4"), *quantizer_named("fp8_block"), *quantizer_named("mxfp6")}) {
-    square.scaling.rows = 16, square.scaling.rule = ScaleRule::rceil;
-    all.push_back(square);
-  }
-  Quantizer by_row = *quantizer_named("nvfp4");
-  by_row.scaling.tensor_level = false, by_row.scaling.row_level = true;
-  all.push_back(by_row);
-  Quantizer wide = *quantizer_named("mxfp8");  // a grid with subnormal floats on it, under a scale
-  wide.grid = formats::bf16;
-  all.push_back(wide);
-  std::ranges::copy(measured_scalings(), std::back_inserter(all));
+  std::vector<Quantizer> all = usual_quantizers();
+  std::ranges::copy(more_quantizers(), std::back_inserter(all));
   return all;
 }
 

@@ -41,93 +41,13 @@ Tensor spread(const Shape& shape, DType dtype, bool special) {
   return y;
 }
 
-/// Other grids, shapes of blocks, and choices and roundings of their scales.
-std::vector<Quantizer> more_quantizers() {
-  std::vector<Quantizer> all{*quantizer_named("int8")};
-  const auto add = [&](const char* name, const auto& change) {
-    all.push_back(*quantizer_named(name));
-    change(all.back().scaling);
-  };
-  for (const char* name : {"nvfp4", "fp8_block", "mxfp6"})
-    add(name, [](Scaling& s) { s.rows = 16, s.rule = ScaleRule::rceil; });
-  add("mxfp8", [](Scaling&) {});
-  all.back().grid = formats::bf16;  // a grid with subnormal floats on it, under a scale
-  add("nvfp4", [](Scaling& s) { s.targets = {6, 4}, s.error = ScaleError::mae; });
-  add("nvfp4", [](Scaling& s) { s.columns = 600, s.targets = {6, 4}, s.error = ScaleError::max; });
-  add("mxfp4", [](Scaling& s) { s.rows = 20, s.columns = 3, s.targets = {6, 4, 3}; });
-  add("fp8_block", [](Scaling& s) { s.targets = {448, 416}, s.error = ScaleError::max; });
-  add("nvfp4", [](Scaling& s) { s.scale_rounding = Rounding::stochastic; });
-  add("nvfp4", [](Scaling& s) {
-    s.scale_rounding = Rounding::up, s.tensor_level = false;
-    s.scale_format = NumberFormat::unsigned_float(5, 3);
-  });
-  add("nvfp4", [](Scaling& s) {
-    s.scale_rounding = Rounding::stochastic, s.corrected = true, s.scale_max = 256;
-    s.targets = {6.07f};
-  });
-  add("nvfp4", [](Scaling& s) {
-    s.rows = 3, s.corrected = true, s.targets = {6, 4}, s.scale_rounding = Rounding::stochastic;
-  });
-  return all;
-}
-
-std::vector<Quantizer> quantizers() {
-  std::vector<Quantizer> all;
-  for (const char* name :
-       {"e4m3", "e5m2", "bf16", "e8m0", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"})
-    all.push_back(*quantizer_named(name));
-  Quantizer square = *quantizer_named("nvfp4");
-  square.scaling.rows = 16;
-  all.push_back(square);
-  Quantizer chosen = square;
-  chosen.scaling.targets = {6, 4}, chosen.scaling.scale_max = 256;
-  all.push_back(chosen);
-  Quantizer corrected = *quantizer_named("nvfp4");
-  corrected.scaling.corrected = true, corrected.scaling.scale_rounding = Rounding::stochastic;
-  corrected.scaling.targets = {6, 4}, corrected.scaling.error = ScaleError::mae;
-  all.push_back(corrected);
-  Quantizer by_row = *quantizer_named("nvfp4");
-  by_row.scaling.tensor_level = false, by_row.scaling.row_level = true;
-  all.push_back(by_row);
-  by_row.scaling.targets = {6, 4};
-  all.push_back(by_row);
-  Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
-  all.push_back(history);
-  Quantizer powers{.grid = formats::e4m3, .scaling = Scaling::per_tensor()};
-  powers.scaling.power_of_two = true, powers.scaling.margin = 1, powers.scaling.least = 2;
-  all.push_back(powers);
-  for (const NumberFormat& format : {formats::e5m2, formats::bf16}) {
-    Quantizer flushing{.grid = format};
-    flushing.grid.subnormals = false;
-    all.push_back(flushing);
-  }
-  Quantizer tall = *quantizer_named("mxfp8");
-  tall.scaling.rows = 3, tall.grid.subnormals = false;
-  all.push_back(tall);
-  Quantizer chosen_power = *quantizer_named("mxfp8");  // depends on the elements, exact in bf16
-  chosen_power.scaling.targets = {448, 240};
-  all.push_back(chosen_power);
-  chosen_power.scaling.rows = 3;
-  all.push_back(chosen_power);
-  // Blocks wider than a warp whose scales depend on their elements.
-  Quantizer wide{.grid = formats::e2m1, .scaling = Scaling::per_block(3, 40, formats::f32)};
-  wide.scaling.targets = {6, 5}, wide.scaling.error = ScaleError::max;
-  all.push_back(wide);
-  for (const ScaleRule rule : {ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
-    Quantizer other = *quantizer_named("mxfp8");
-    other.scaling.rule = rule;
-    all.push_back(other);
-  }
-  return sizes(all, more_quantizers());
-}
-
 TEST_CASE("kernels: quantizers give the reference's bits") {
   for (const DType dtype : {f32, f16, bf16})
     for (const Shape& shape :
          sizes<Shape>({{1, 1}, {3, 37}, {35, 99}, {2, 1030}, {2, 96}, {7, 160}},
                       {{1}, {0, 3}, {33, 100}, {3, 4, 64}, {2, 40000}}))
       for (const bool special : {false, true})
-        for (Quantizer quantizer : quantizers()) {
+        for (Quantizer quantizer : sizes(usual_quantizers(), more_quantizers())) {
           if (special && with_gpu() && shape[0] * shape[1] > 200) continue;
           for (int rounding = 0; rounding < rounding_count; ++rounding) {
             quantizer.rounding = Rounding(rounding);
