@@ -1,5 +1,11 @@
 // Convolutions and their gradients: strides, padding, dilation, and groups of one channel, of few
 // channels, and of enough channels for tiles.
+#include <array>
+#include <optional>
+#include <random>
+
+#include <halftone/autograd/ops.h>
+
 #include "against_reference.h"
 
 namespace halftone::test {
@@ -8,6 +14,7 @@ namespace {
 struct ConvCase {
   int64_t images, in, out, height, width, kh, kw;
   ConvGeometry geometry{};
+  std::array<int64_t, 2> last{};  // columns and rows after the last window, which it does not read
 };
 
 Tensor images(const Shape& s, DType dtype) {
@@ -19,20 +26,22 @@ void check_conv(const ConvCase& c, DType dtype, DType weight_gradient) {
   INFO(c.images, " images, ", c.in, " -> ", c.out, " channels, groups ", g.groups, ", kernel ",
        c.kh, " x ", c.kw, ", stride ", g.stride[0], ", ", dtype);
   const auto size = [&](int64_t in, int64_t kernel, std::size_t d) {
-    return (in + 2 * g.padding[d] - g.dilation[d] * (kernel - 1) - 1) / g.stride[d] + 1;
+    return (in - c.last[d] + 2 * g.padding[d] - g.dilation[d] * (kernel - 1) - 1) / g.stride[d] + 1;
   };
   const Shape pixels{c.images, c.out, size(c.height, c.kh, 0), size(c.width, c.kw, 1)};
   const Tensor x = images({c.images, c.in, c.height, c.width}, dtype), dy = images(pixels, dtype),
                w = randn({c.out, c.in / g.groups, c.kh, c.kw}, dtype), bias = randn({c.out}, dtype);
-  for (const Tensor& some : {Tensor{}, bias})
-    check_against_reference({x, w, some}, {empty_like(dy)}, 64,
+  for (const Tensor& weight : sizes<Tensor>({w}, {views::channels_last(w)})) {
+    for (const Tensor& some : {Tensor{}, bias})
+      check_against_reference({x, weight, some}, {empty_like(dy)}, 64,
+                              [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.conv(in[0], in[1], in[2], g, out[0]);
+                              });
+    check_against_reference({dy, weight}, {empty_like(x)}, 64,
                             [&](Backend& backend, const Tensors& in, Tensors& out) {
-                              backend.conv(in[0], in[1], in[2], g, out[0]);
+                              backend.conv_backward_data(in[0], in[1], g, out[0]);
                             });
-  check_against_reference({dy, w}, {empty_like(x)}, 64,
-                          [&](Backend& backend, const Tensors& in, Tensors& out) {
-                            backend.conv_backward_data(in[0], in[1], g, out[0]);
-                          });
+  }
   check_against_reference({x, dy}, {empty(w.shape(), weight_gradient), empty({c.out}, dtype)}, 256,
                           [&](Backend& backend, const Tensors& in, Tensors& out) {
                             backend.conv_backward_weights(in[0], in[1], g, out[0], out[1]);
@@ -68,6 +77,46 @@ TEST_CASE("kernels: convolutions of many pixels split their sums, or use large t
     // whole tiles
     check_conv({3, 66, 130, 11, 12, 2, 1, {.padding = {1, 0}}}, dtype, dtype);
   }
+}
+
+/// Returns a geometry with an output, or nothing. Every second image is that of a transposed
+/// convolution with output padding.
+std::optional<ConvCase> drawn(std::mt19937& random) {
+  const auto below = [&](int64_t n) { return int64_t(random() % uint64_t(n)); };
+  const bool transposed = below(2) == 0;
+  const int64_t images = 1 + below(2), groups = std::array{1, 1, 1, 2, 3}[std::size_t(below(5))];
+  ConvCase c{images, groups * (1 + below(9)), groups * (1 + below(17)), 0, 0, 0, 0};
+  c.geometry.groups = groups;
+  if (below(6) == 0) c.geometry.groups = c.in = c.out = 1 + below(8);  // depthwise
+  for (const std::size_t d : {0u, 1u}) {
+    ConvGeometry& g = c.geometry;
+    int64_t& image = d == 0 ? c.height : c.width;
+    int64_t& kernel = d == 0 ? c.kh : c.kw;
+    image = 1 + below(12), kernel = 1 + below(4);
+    g.stride[d] = 1 + below(3), g.padding[d] = below(4), g.dilation[d] = 1 + below(3);
+    if (transposed) c.last[d] = below(std::max(g.stride[d], g.dilation[d]));
+    const int64_t span = g.dilation[d] * (kernel - 1) + 1;
+    const int64_t size = transposed
+                             ? (image - 1) * g.stride[d] - 2 * g.padding[d] + span + c.last[d]
+                             : image + 2 * g.padding[d] - span + 1;
+    if (size < 1) return std::nullopt;
+    if (transposed) image = size;
+  }
+  return c;
+}
+
+TEST_CASE("kernels: convolutions of random geometries, also those that libraries decline") {
+  std::mt19937 random(7);
+  int compared = 0, beyond_stride = 0;
+  const int wanted = with_gpu() ? 24 : 240;
+  while (compared < wanted) {
+    const std::optional<ConvCase> c = drawn(random);
+    if (!c) continue;
+    const DType dtype = floating_dtypes[compared++ % 4];
+    check_conv(*c, dtype, dtype);
+    for (const std::size_t d : {0u, 1u}) beyond_stride += c->last[d] >= c->geometry.stride[d];
+  }
+  CHECK(beyond_stride * 24 > wanted);  // oneDNN calls such geometries invalid
 }
 
 }  // namespace
