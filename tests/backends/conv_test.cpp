@@ -1,5 +1,6 @@
-// Convolutions that libraries computed wrongly, halftone's own kernels called directly, and oneDNN's
-// primitives on random geometries. Geometries on every target: tests/kernels/conv_test.cpp.
+// Convolutions that libraries computed wrongly, halftone's own kernels called directly, and
+// oneDNN's primitives on random geometries. Geometries on every target:
+// tests/kernels/conv_test.cpp.
 #include <algorithm>
 #include <array>
 #include <cmath>
