@@ -9,9 +9,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/backend.h>
 #include <halftone/halftone.h>
-#include <halftone/optim/optimizer.h>
 
 #include "../support.h"
 #include "cases.h"

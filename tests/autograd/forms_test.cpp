@@ -7,9 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/inspect.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 namespace halftone::test::forms_test {
 namespace {

@@ -7,13 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/inspect.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/transforms.h>
-#include <halftone/optim/optimizer.h>
-#include <halftone/optim/optimizers.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

@@ -5,10 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/formats/survey.h>
-#include <halftone/policy/session.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "backends/simd_levels.h"

@@ -9,12 +9,9 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "onednn_geometries.h"

@@ -8,14 +8,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/formats/survey.h>
-#include <halftone/core/tensor.h>
-#include <halftone/policy/session.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "backends/simd_levels.h"

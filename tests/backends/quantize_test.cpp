@@ -9,13 +9,8 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
 #include <halftone/core/formats/block_scale.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/memory.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 #include "../core/quantizer_cases.h"
 #include "../support.h"

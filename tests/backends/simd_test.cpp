@@ -1,5 +1,5 @@
 // bf16 and f16 on every instruction set: widening over all 65536 patterns, rounding over every
-// value, every midpoint and its neighbors. The truth is a search for the nearest value.
+// value, every midpoint and its neighbors, compared with the conversions of core/dtype.h.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,11 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/random.h>
-#include <halftone/core/update_rules.h>
+#include <halftone/halftone.h>
 
 #include "simd_levels.h"
 #include "support.h"
@@ -24,54 +20,22 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// An IEEE-like short format by its definition.
+/// A short format with its kernels, and its conversions one by one, which tests/core/dtype_test.cpp
+/// checks.
 struct Format {
-  int exponent_bits, fraction_bits;
+  int fraction_bits;
   void (*simd::Kernels::*widen)(const uint16_t*, float*, int64_t);
   void (*simd::Kernels::*narrow)(const float*, uint16_t*, int64_t);
-
-  uint16_t infinity_bits() const { return uint16_t(((1 << exponent_bits) - 1) << fraction_bits); }
-  double value(uint16_t bits) const {
-    const int bias = (1 << (exponent_bits - 1)) - 1;
-    const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
-    const double fraction = std::ldexp(double(bits & ((1 << fraction_bits) - 1)), -fraction_bits);
-    const double sign = bits & 0x8000 ? -1 : 1;
-    if (exponent == (1 << exponent_bits) - 1)
-      return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * double(infinity);
-    return exponent == 0 ? sign * std::ldexp(fraction, 1 - bias)
-                         : sign * std::ldexp(1 + fraction, exponent - bias);
-  }
-  /// The value one step above the largest finite value, if the format continued.
-  double beyond_largest() const { return std::ldexp(1.0, 1 << (exponent_bits - 1)); }
+  float (*value)(uint16_t bits);
+  uint16_t (*nearest)(float x);
 };
+template <class T> float value_of(uint16_t bits) { return float(T::from_bits(bits)); }
+template <class T> uint16_t nearest_to(float x) { return T(x).bits; }
 
-const Format bf16_format{8, 7, &simd::Kernels::widen_bf16, &simd::Kernels::narrow_bf16};
-const Format f16_format{5, 10, &simd::Kernels::widen_f16, &simd::Kernels::narrow_f16};
-
-/// Returns the bits of the value nearest to x; in a tie, the even one.
-class Nearest {
- public:
-  explicit Nearest(const Format& format) : format_(format) {
-    for (uint32_t bits = 0; bits < format.infinity_bits(); ++bits)
-      values_.push_back(format.value(uint16_t(bits)));
-    values_.push_back(format.beyond_largest());  // represents infinity
-  }
-  uint16_t operator()(float x) const {
-    const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-    const double magnitude = std::abs(double(x));
-    if (magnitude >= values_.back()) return uint16_t(sign | format_.infinity_bits());
-    const auto above = std::upper_bound(values_.begin(), values_.end(), magnitude);
-    const auto high = uint16_t(above - values_.begin()), low = uint16_t(high - 1);
-    const double to_low = magnitude - values_[low], to_high = values_[high] - magnitude;
-    const bool up = to_high < to_low || (to_high == to_low && low % 2 == 1);
-    return uint16_t(sign | (up ? high : low));
-  }
-  const std::vector<double>& values() const { return values_; }
-
- private:
-  const Format& format_;
-  std::vector<double> values_;
-};
+const Format bf16_format{7, &simd::Kernels::widen_bf16, &simd::Kernels::narrow_bf16,
+                         &value_of<BFloat16>, &nearest_to<BFloat16>};
+const Format f16_format{10, &simd::Kernels::widen_f16, &simd::Kernels::narrow_f16,
+                        &value_of<Float16>, &nearest_to<Float16>};
 
 void check_widening(const Format& format) {
   std::vector<uint16_t> patterns(65536);
@@ -81,18 +45,21 @@ void check_widening(const Format& format) {
     (k.*format.widen)(patterns.data(), wide.data(), int64_t(wide.size()));
     int wrong = 0;
     for (std::size_t i = 0; i < wide.size(); ++i) {
-      const double truth = format.value(patterns[i]);
+      const float truth = format.value(patterns[i]);
       const bool same_sign = std::signbit(wide[i]) == ((patterns[i] & 0x8000) != 0);
-      wrong += std::isnan(truth) ? !std::isnan(wide[i]) : !(double(wide[i]) == truth && same_sign);
+      wrong += std::isnan(truth) ? !std::isnan(wide[i]) : !(wide[i] == truth && same_sign);
     }
     CHECK(wrong == 0);
   });
 }
 
 /// All values of the format, the midpoints between them, their neighbors, and random floats.
-std::vector<float> floats_to_round(const Nearest& nearest) {
+std::vector<float> floats_to_round(const Format& format) {
   std::vector<float> x;
-  const auto& values = nearest.values();
+  std::vector<double> values;
+  for (uint16_t bits = 0; std::isfinite(format.value(bits)); ++bits)
+    values.push_back(double(format.value(bits)));
+  values.push_back(2 * values.back() - values[values.size() - 2]);  // where the next would be
   for (std::size_t i = 0; i + 1 < values.size(); ++i) {
     const auto middle = float((values[i] + values[i + 1]) / 2);
     for (const float v :
@@ -112,17 +79,16 @@ std::vector<float> floats_to_round(const Nearest& nearest) {
 }
 
 void check_rounding(const Format& format) {
-  const Nearest nearest(format);
-  const std::vector<float> x = floats_to_round(nearest);
+  const std::vector<float> x = floats_to_round(format);
   each_level([&](const simd::Kernels& k) {
     std::vector<uint16_t> narrow(x.size());
     (k.*format.narrow)(x.data(), narrow.data(), int64_t(x.size()));
     int wrong = 0;
     std::size_t first = 0;
     for (std::size_t i = 0; i < x.size(); ++i)
-      if (narrow[i] != nearest(x[i]) && wrong++ == 0) first = i;
+      if (narrow[i] != format.nearest(x[i]) && wrong++ == 0) first = i;
     CHECK_MESSAGE(wrong == 0, "first: ", x[first], " gives ", narrow[first], " instead of ",
-                  nearest(x[first]));
+                  format.nearest(x[first]));
   });
 }
 
@@ -147,7 +113,6 @@ void check_nan(const Format& format) {
 void check_edges(const Format& format) {
   Numbers numbers(2);
   const std::vector<float> x = numbers.many(4200, -100, 100);
-  const Nearest nearest(format);
   each_level([&](const simd::Kernels& k) {
     for (const int64_t n : lengths()) {
       if (n > 4100) continue;
@@ -159,8 +124,8 @@ void check_edges(const Format& format) {
         bool right = true;
         for (std::size_t i = 0; i < narrow.size(); ++i) {
           const bool inside = int64_t(i) >= start && int64_t(i) < start + n;
-          right = right && narrow[i] == (inside ? nearest(x[i]) : 0xabcd);
-          right = right && wide[i] == (inside ? float(format.value(narrow[i])) : -7.0f);
+          right = right && narrow[i] == (inside ? format.nearest(x[i]) : 0xabcd);
+          right = right && wide[i] == (inside ? format.value(narrow[i]) : -7.0f);
         }
         CHECK_MESSAGE(right, n, " elements from ", start);
       }

@@ -10,9 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/dtype.h>
-#include <halftone/core/error.h>
-#include <halftone/core/formats/number_format.h>
+#include <halftone/halftone.h>
 
 namespace halftone::test::number_formats_test {
 namespace {

@@ -5,14 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/autograd/ops/cast.h>
-#include <halftone/core/error.h>
 #include <halftone/core/formats/block_scale.h>
-#include <halftone/core/formats/number_format.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/formats/survey.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/halftone.h>
 #include <halftone/policy/policy_reader.h>
 
 #include "../support.h"

@@ -10,9 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

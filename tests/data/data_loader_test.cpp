@@ -19,12 +19,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
-#include <halftone/core/random.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/images.h>
 #include <halftone/halftone.h>
 
 #include "../support.h"

@@ -3,10 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/memory.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/images.h>
+#include <halftone/halftone.h>
 
 #include "image_fixtures.h"
 

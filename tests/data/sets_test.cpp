@@ -9,11 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
-#include <halftone/data/csv.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/sets.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "image_fixtures.h"

@@ -4,9 +4,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/factory.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/text.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

@@ -5,9 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/transforms.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "image_fixtures.h"

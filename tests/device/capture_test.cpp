@@ -3,10 +3,8 @@
 #include <exception>
 #include <thread>
 
-#include <halftone/amp/grad_scaler.h>
-#include <halftone/core/captured_step.h>
+#include <halftone/halftone.h>
 #include <halftone/policy/policy_reader.h>
-#include <halftone/policy/probe.h>
 
 #include "device_cases.h"
 #include "support.h"

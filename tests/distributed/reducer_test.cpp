@@ -5,10 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/session.h>
-#include <halftone/core/backend.h>
-#include <halftone/distributed/collectives.h>
 #include <halftone/distributed/reducer.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"

@@ -7,20 +7,11 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/random.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/policy/policy_file.h>
 
 #include "lab/runs.h"
 #include "support.h"

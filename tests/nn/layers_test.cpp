@@ -4,22 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/amp/cast_policy.h>
-#include <halftone/amp/grad_scaler.h>
-#include <halftone/amp/master_weights.h>
-#include <halftone/amp/strategy.h>
-#include <halftone/amp/training.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/random.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/models.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

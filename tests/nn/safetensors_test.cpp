@@ -9,15 +9,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/files.h>
-#include <halftone/core/memory.h>
-#include <halftone/core/named_tensors.h>
-#include <halftone/core/tensor.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

@@ -5,9 +5,7 @@
 #include <memory>
 #include <set>
 
-#include <halftone/autograd/inspect.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 #include "ops/properties.h"
 

@@ -11,19 +11,9 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/master_weights.h>
-#include <halftone/autograd/ops.h>
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/optim/optimizer.h>
-#include <halftone/optim/optimizers.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"

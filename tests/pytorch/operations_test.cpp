@@ -4,10 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
+#include <halftone/halftone.h>
 
 #include "fixture.h"
 

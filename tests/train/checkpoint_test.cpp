@@ -10,9 +10,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
-#include <halftone/core/named_tensors.h>
-#include <halftone/train/checkpoint.h>
-#include <halftone/train/checkpoints.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"

@@ -6,9 +6,7 @@
 #include <set>
 #include <string>
 
-#include <halftone/core/factory.h>
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/trainer.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"

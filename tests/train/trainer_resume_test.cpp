@@ -14,10 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/train/callbacks.h>
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/loggers.h>
-#include <halftone/train/trainer.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "trainer_cases.h"
