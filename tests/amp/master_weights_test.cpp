@@ -29,6 +29,18 @@ const std::map<std::string, Make> optimizers{
      [](std::vector<Tensor> p) {
        return std::make_unique<optim::Rmsprop>(p, optim::RmspropOptions{.lr = 1e-3});
      }},
+    {"lion",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<optim::Lion>(p, optim::LionOptions{.lr = 1e-3, .weight_decay = 0.1});
+     }},
+    {"lamb",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<optim::Lamb>(p, optim::LambOptions{.lr = 1e-2, .weight_decay = 0.1});
+     }},
+    {"muon",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<optim::Muon>(p, optim::MuonOptions{.lr = 1e-2});
+     }},
 };
 const std::vector<MasterWeightsOptions> exact{{.form = WeightForm::master},
                                               {.form = WeightForm::master, .fused = false},
@@ -53,7 +65,8 @@ struct Run {
   void step(uint64_t seed) {
     manual_seed(seed);
     for (Tensor& p : parameters) p.set_grad(cast(cast(randn(p.shape()), bf16), p.dtype()));
-    masters ? masters->step() : inner->step();
+    const optim::StepControl control{.factor = seed % 2 == 0 ? full({}, 0.5) : Tensor{}};
+    masters ? masters->step(control) : inner->step(control);
   }
   Run& steps(int count) {
     for (int i = 0; i < count; ++i) step(uint64_t(1000 + i));

@@ -190,23 +190,22 @@ TEST_CASE("a strategy prints itself") {
 }
 
 TEST_CASE("a first step in which nothing was cast is reported once") {
-  std::ostringstream told;
-  std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
   for (const bool inside : {true, false}) {
     nn::Linear model(3, 2);
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
     amp::Training training(amp::Strategy::named("amp-bf16"), model, sgd);
-    for (int i = 0; i < 2; ++i) {
-      training.zero_grad();
-      const Tensor x = ones({4, 3});
-      training.backward(mean(inside ? training.forward(model, x) : model(x)));
-      training.step();
-    }
-    CHECK(told.str() == (inside ? ""
-                                : "[Training] under amp-bf16 nothing was cast to bf16 before the "
-                                  "first step. Run the model inside of training.forward().\n"));
+    const std::string text = told([&] {
+      for (int i = 0; i < 2; ++i) {
+        training.zero_grad();
+        const Tensor x = ones({4, 3});
+        training.backward(mean(inside ? training.forward(model, x) : model(x)));
+        training.step();
+      }
+    });
+    CHECK(text == (inside ? ""
+                          : "[Training] under amp-bf16 nothing was cast to bf16 before the "
+                            "first step. Run the model inside of training.forward().\n"));
   }
-  std::cerr.rdbuf(before);
 }
 
 TEST_CASE("inputs keep their digits until the first operation with short weights") {
@@ -251,8 +250,6 @@ TEST_CASE("a Standardizer keeps its numbers under every strategy") {
 }
 
 TEST_CASE("an input that is rounded as it is, and loses by that, is reported once") {
-  std::ostringstream told;
-  std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
   manual_seed(2);
   const Tensor good = randn({64, 3}), bad = cat({good, randn({64, 1}) * 5 + 2000}, 1);
   for (const char* name : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"})
@@ -262,9 +259,9 @@ TEST_CASE("an input that is rounded as it is, and loses by that, is reported onc
       optim::Sgd sgd(model.parameters(), {.lr = 0.1});
       amp::Training training = amp::apply(name, model, sgd);
       const auto forward = [&](const Tensor& x) { return model(standardizes ? first(x) : x); };
-      for (int i = 0; i < 2; ++i) training.forward(forward, bad);
-      const std::string text = told.str();
-      told.str("");
+      const std::string text = told([&] {
+        for (int i = 0; i < 2; ++i) training.forward(forward, bad);
+      });
       if (standardizes || name == std::string("fp32")) CHECK(text.empty());
       else {
         CHECK(text.starts_with("[Training] under " + std::string(name) +
@@ -275,9 +272,7 @@ TEST_CASE("an input that is rounded as it is, and loses by that, is reported onc
   nn::Linear model(3, 2);
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training = amp::apply("full-bf16", model, sgd);
-  training.forward(model, good);
-  CHECK(told.str().empty());
-  std::cerr.rdbuf(before);
+  CHECK(told([&] { training.forward(model, good); }).empty());
 }
 
 }  // namespace
@@ -526,13 +521,8 @@ TEST_CASE("weights convert between strategies to the bit if the bits exist") {
       for (int i = 0; i < 5; ++i) source.step();
       target.training.load_state_dict(copy_of(source.training.state_dict()),
                                       from == to ? Convert::refuse : Convert::lossless);
-      for (std::size_t i = 0; i < 4; ++i) {
-        const auto weight = [i](StrategyCase& run) {
-          return run.training.masters() ? run.training.masters()->weight(i)
-                                        : run.model->parameters()[i].detach();
-        };
-        CHECK(same_bits(weight(source), weight(target)));
-      }
+      for (std::size_t i = 0; i < 4; ++i)
+        CHECK(same_bits(weight_of(source, i), weight_of(target, i)));
       CHECK(target.adamw.state_dict().at("state.0.step").item() == 5);
       target.step();
     }

@@ -216,26 +216,6 @@ TEST_CASE("dropout's mask follows memory order, and backward repeats it") {
 namespace halftone::test::properties_casts {
 namespace {
 
-bool eligible(const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != f64; }
-
-/// The dtype that an input of `dtype` gets among the other inputs, by its class.
-DType target_dtype(CastClass wanted, const Tensors& inputs, DType dtype) {
-  if (wanted == CastClass::low_precision) return bf16;
-  if (wanted == CastClass::full_precision) return f32;
-  if (wanted != CastClass::widest_input) return dtype;  // a banned one: as outside of regions
-  DType widest = dtype;
-  for (const Tensor& x : inputs)
-    if (eligible(x)) widest = promote(widest, x.dtype());
-  return widest;
-}
-
-Tensors cast_by_hand(CastClass wanted, const Tensors& inputs) {
-  Tensors result;
-  for (const Tensor& x : inputs)
-    result.push_back(eligible(x) ? cast(x, target_dtype(wanted, inputs, x.dtype())) : x);
-  return result;
-}
-
 class ClassCaster final : public InputCaster {
  public:
   std::set<std::string> seen;
@@ -252,7 +232,8 @@ class ClassCaster final : public InputCaster {
   }
   void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
     seen.emplace(op.name), ++calls;
-    const Tensors replaced = cast_by_hand(op.cast_class, Tensors(inputs.begin(), inputs.end()));
+    const Tensors replaced =
+        cast_by_hand(op.cast_class, Tensors(inputs.begin(), inputs.end()), bf16);
     std::ranges::copy(replaced, inputs.begin());
   }
 };
@@ -295,7 +276,7 @@ void check_class(const OpSamples& samples, const Case& test, const Tensors& inpu
     if (samples.name != "checkpoint") CHECK(caster->calls == calls);
     report.seen.merge(caster->seen);
   }
-  const Tensor by_hand = test.call(cast_by_hand(samples.cast_class, same));
+  const Tensor by_hand = test.call(cast_by_hand(samples.cast_class, same, bf16));
   if (test.gradient) by_hand.backward(seed_for(by_hand));
   check_same_bits(y, by_hand);
   for (std::size_t i = 0; i < leaves.size(); ++i) {
