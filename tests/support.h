@@ -72,6 +72,9 @@ template <class Kind, class Call> std::string message_of(Call&& call) {
   return {};
 }
 
+/// The message of an expression.
+#define MESSAGE_OF(Kind, ...) ::halftone::test::message_of<Kind>([&] { __VA_ARGS__; })
+
 /// Returns the text that `call` writes to standard error.
 template <class Call> std::string told(Call&& call) {
   std::ostringstream text;

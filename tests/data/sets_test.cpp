@@ -28,9 +28,7 @@ class Pets {
     write_file(root_ / "annotations" / "trainval.txt", list);
   }
   ImageFiles read() const { return oxford_pets({.directory = root_.path().string()}); }
-  std::string message() const {
-    return message_of<FormatError>([&] { read(); });
-  }
+  std::string message() const { return MESSAGE_OF(FormatError, read()); }
   const fs::path& path() const { return root_.path(); }
 
  private:
@@ -73,9 +71,7 @@ TEST_CASE("oxford_pets reads the published lists, also with a byte order mark an
     write_file(pets.path() / "images" / "Abyssinian_100.jpg", read_file(image_fixture("half.jpg")));
     const int64_t first = 0, second = 1;
     CHECK(dataset.batch({&first, 1}).inputs.shape() == Shape{1, 3, 12, 17});
-    CHECK(contains(message_of<FormatError>([&] {
-                     dataset.batch({&second, 1});
-                   }),
+    CHECK(contains(MESSAGE_OF(FormatError, dataset.batch({&second, 1})),
                    "no such file: " + dataset.files()[1].path));
   }
 }
@@ -120,13 +116,13 @@ TEST_CASE("oxford_pets survives random damage of its list") {
 TEST_CASE("oxford_pets says what to unpack") {
   const TemporaryDirectory root;
   const std::string name = root.path().string();
-  CHECK(message_of<FormatError>([&] { oxford_pets({.directory = name}); }) ==
+  CHECK(MESSAGE_OF(FormatError, oxford_pets({.directory = name})) ==
         "[oxford_pets] no file annotations/trainval.txt in " + name +
             ". Unpack images.tar.gz and annotations.tar.gz from "
             "https://www.robots.ox.ac.uk/~vgg/data/pets/ there, or pass the directory.");
   fs::create_directories(root / "annotations");
   write_file(root / "annotations" / "test.txt", "Abyssinian_1 1 1 1\n");
-  CHECK(message_of<FormatError>([&] { oxford_pets({.split = Split::test, .directory = name}); }) ==
+  CHECK(MESSAGE_OF(FormatError, oxford_pets({.split = Split::test, .directory = name})) ==
         "[oxford_pets] no directory images in " + name +
             ". Unpack images.tar.gz next to annotations.");
 }
@@ -152,11 +148,11 @@ TEST_CASE("cifar10 checks every length and label") {
   const std::string name = root.path().string();
   const auto message_for = [&](const std::string& bytes, int64_t images_per_file = 2) {
     write_file(root / "test_batch.bin", bytes);
-    return message_of<FormatError>([&] {
-      cifar10({.split = Split::test, .directory = name, .images_per_file = images_per_file});
-    });
+    return MESSAGE_OF(
+        FormatError,
+        cifar10({.split = Split::test, .directory = name, .images_per_file = images_per_file}));
   };
-  CHECK(message_of<FormatError>([&] { cifar10({.directory = name}); }) ==
+  CHECK(MESSAGE_OF(FormatError, cifar10({.directory = name})) ==
         "[cifar10] no file data_batch_1.bin in " + name +
             ". Unpack cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/ there, or pass "
             "the directory.");
@@ -175,9 +171,8 @@ TEST_CASE("cifar10 checks every length and label") {
   CHECK(contains(message_for(records({-1, 1})), "the label 255"));
   write_cifar(root.path(), {1, 2});
   fs::remove(root / "data_batch_4.bin");
-  CHECK(
-      contains(message_of<FormatError>([&] { cifar10({.directory = name, .images_per_file = 2}); }),
-               "[cifar10] no such file: " + name + "/data_batch_4.bin"));
+  CHECK(contains(MESSAGE_OF(FormatError, cifar10({.directory = name, .images_per_file = 2})),
+                 "[cifar10] no such file: " + name + "/data_batch_4.bin"));
 }
 
 TEST_CASE("images kept as bytes can be transformed before they are normalized") {
@@ -211,10 +206,10 @@ TEST_CASE("images kept as bytes can be transformed before they are normalized") 
   CHECK(same.to_vector<float>() == cifar10(options).batch(indices).inputs.to_vector<float>());
 
   options.transform = Normalize{};
-  CHECK(contains(message_of<DTypeError>([&] { cifar10(options).batch(indices); }),
+  CHECK(contains(MESSAGE_OF(DTypeError, cifar10(options).batch(indices)),
                  "[ByteImages] not an image of bytes: it is [3, 32, 32] f32"));
   options.transform = [](const Tensor&, Generator&) { return zeros({2, 2, 1}, u8); };
-  CHECK(contains(message_of<ShapeError>([&] { cifar10(options).batch(indices); }),
+  CHECK(contains(MESSAGE_OF(ShapeError, cifar10(options).batch(indices)),
                  "the transform changed the number of channels: sample 3 became [2, 2, 1] u8"));
 }
 
@@ -243,8 +238,8 @@ std::string message_for(const std::string& images, const std::string& labels) {
   const TemporaryDirectory directory;
   write_file(directory / "t10k-images-idx3-ubyte", images);
   write_file(directory / "t10k-labels-idx1-ubyte", labels);
-  return message_of<FormatError>(
-      [&] { fashion_mnist({.split = Split::test, .directory = directory.path().string()}); });
+  return MESSAGE_OF(FormatError,
+                    fashion_mnist({.split = Split::test, .directory = directory.path().string()}));
 }
 }  // namespace
 
@@ -271,14 +266,13 @@ TEST_CASE("fashion_mnist reads the files of one directory") {
 TEST_CASE("fashion_mnist says what to install") {
   const TemporaryDirectory directory;
   const std::string where = directory.path().string();
-  CHECK(message_of<FormatError>([&] { fashion_mnist({.directory = where}); }) ==
+  CHECK(MESSAGE_OF(FormatError, fashion_mnist({.directory = where})) ==
         "[fashion_mnist] no file train-images-idx3-ubyte.gz in " + where +
             ". Install the Debian package dataset-fashion-mnist, or pass --data DIR.");
   write_file(directory / "t10k-images-idx3-ubyte", idx({1, 28, 28}));
-  CHECK(message_of<FormatError>([&] {
-          fashion_mnist({.split = Split::test, .directory = where});
-        }) == "[fashion_mnist] no file t10k-labels-idx1-ubyte.gz in " + where +
-                  ". Install the Debian package dataset-fashion-mnist, or pass --data DIR.");
+  CHECK(MESSAGE_OF(FormatError, fashion_mnist({.split = Split::test, .directory = where})) ==
+        "[fashion_mnist] no file t10k-labels-idx1-ubyte.gz in " + where +
+            ". Install the Debian package dataset-fashion-mnist, or pass --data DIR.");
 }
 
 TEST_CASE("fashion_mnist cross-checks its files") {
@@ -345,7 +339,7 @@ void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
 std::string message_for(const std::string& bytes) {
   const TemporaryDirectory directory;
   write_file(directory / "x.idx", bytes);
-  return message_of<FormatError>([&] { read_idx(directory / "x.idx"); });
+  return MESSAGE_OF(FormatError, read_idx(directory / "x.idx"));
 }
 }  // namespace
 
@@ -377,13 +371,13 @@ TEST_CASE("read_idx reads files longer than its chunks, and empty tensors") {
 TEST_CASE("read_idx explains what is wrong with a file") {
   const TemporaryDirectory directory;
   const std::string missing = (directory / "missing").string();
-  CHECK(message_of<FormatError>([&] { read_idx(missing); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_idx(missing)) ==
         "[read_idx] no such file: " + missing + ". Check the path.");
-  CHECK(contains(message_of<FormatError>([&] { read_idx(directory.path()); }),
+  CHECK(contains(MESSAGE_OF(FormatError, read_idx(directory.path())),
                  "Is a directory. Check the path."));
   write_file(directory / "file", "x");
-  CHECK(contains(message_of<FormatError>([&] { read_idx(directory / "file" / "under"); }),
-                 "Not a directory"));
+  CHECK(
+      contains(MESSAGE_OF(FormatError, read_idx(directory / "file" / "under")), "Not a directory"));
 
   CHECK(contains(message_for(""), "[read_idx] the file is empty: "));
   CHECK(contains(message_for(bytes_of({0, 0, 8})),
@@ -499,7 +493,7 @@ TEST_CASE("quotes, separators, marks, no header") {
 
 TEST_CASE("invalid tables, with the line of the error") {
   const auto message = [](std::string_view text) {
-    return message_of<FormatError>([&] { csv_from_text(text); });
+    return MESSAGE_OF(FormatError, csv_from_text(text));
   };
   CHECK(message("a,b\n1,2\n3\n") ==
         "[csv] the text, line 3: it has 1 cells, the first has 2. Every line must have as many.");
@@ -512,12 +506,12 @@ TEST_CASE("invalid tables, with the line of the error") {
   CHECK(message("a\n\"1\"2") ==
         "[csv] the text, line 2: text after a closing quote. Write \"\" for a quote in a cell.");
   const CsvTable table = csv_from_text("a,b\n\n1,x\n,2\n");
-  CHECK(message_of<FormatError>([&] { table.column("b"); }) ==
+  CHECK(MESSAGE_OF(FormatError, table.column("b")) ==
         "[csv] the text, line 3, column \"b\": \"x\" is not a number. Fix the file, or read the "
         "column as "
         "classes.");
-  CHECK(message_of<FormatError>([&] { table.column("a"); }).starts_with("[csv] the text, line 4"));
-  CHECK(message_of<UsageError>([&] { table.column("c"); }) ==
+  CHECK(MESSAGE_OF(FormatError, table.column("a")).starts_with("[csv] the text, line 4"));
+  CHECK(MESSAGE_OF(UsageError, table.column("c")) ==
         "[csv] there is no column \"c\" in the text. Its columns are: \"a\", \"b\".");
   CHECK_THROWS_AS(table.cell(2, "a"), UsageError);
   CHECK_THROWS_AS(csv_from_text("a", {.separator = '"'}), UsageError);
@@ -538,7 +532,7 @@ TEST_CASE("numbers are rounded once, to the dtype asked for") {
   CHECK(csv_from_text("n\n9007199254740993\n3.0\n").column("n", i64).to_vector<int64_t>() ==
         std::vector<int64_t>{9007199254740993, 3});
   const auto refused = [](const char* text, DType dtype) {
-    return message_of<FormatError>([&] { csv_from_text(text).column("x", dtype); });
+    return MESSAGE_OF(FormatError, csv_from_text(text).column("x", dtype));
   };
   CHECK(refused("x\n1\n1e39\n", f32) ==
         "[csv] the text, line 3, column \"x\": \"1e39\" cannot be a number in f32. Read the column "
@@ -563,7 +557,7 @@ TEST_CASE("missing values, decimal commas and thousands") {
   const Values some = column("x,y\n1,2\nNA,2\n,2\n NA ,3\n", {.missing = {"NA", ""}});
   CHECK(some[0] == 1);
   for (const std::size_t i : {1u, 2u, 3u}) CHECK(std::isnan(some[i]));
-  CHECK(message_of<FormatError>([&] { column("x\n1\nNA\n", {.missing = {"NA"}}, i64); }) ==
+  CHECK(MESSAGE_OF(FormatError, column("x\n1\nNA\n", {.missing = {"NA"}}, i64)) ==
         "[csv] the text, line 3, column \"x\": \"NA\" is a missing value, which no integer can be. "
         "Read the column as f32, or fill the cell.");
   CHECK_THROWS_AS(column("x\nNA\n", {}), FormatError);
@@ -593,12 +587,11 @@ TEST_CASE("a table in UTF-16 is called that, and errors name the file") {
                                               6),
                                   std::string("\xfe\xff\0a\0\n", 6)}) {
     write_file(path, text);
-    CHECK(message_of<FormatError>([&] { read_csv(path); }) ==
+    CHECK(MESSAGE_OF(FormatError, read_csv(path)) ==
           "[csv] " + path.string() + " is UTF-16. Save it as UTF-8.");
   }
   write_file(path, "a,b\n1\n");
-  CHECK(contains(message_of<FormatError>([&] { read_csv(path); }),
-                 path.string() + ", line 2: it has 1"));
+  CHECK(contains(MESSAGE_OF(FormatError, read_csv(path)), path.string() + ", line 2: it has 1"));
 }
 
 TEST_CASE("another table's classes give equal texts equal numbers") {
@@ -607,9 +600,7 @@ TEST_CASE("another table's classes give equal texts equal numbers") {
   const data::Classes classes = test.classes("pet", train.names);
   CHECK(values(classes.numbers) == Values{1, 2});
   CHECK(classes.names == train.names);
-  CHECK(message_of<FormatError>([&] {
-          test.classes("pet", {"cat", "dog"});
-        }) ==
+  CHECK(MESSAGE_OF(FormatError, test.classes("pet", {"cat", "dog"})) ==
         "[csv] the text, line 3, column \"pet\": \"eel\" is none of the 2 classes given. Pass the "
         "names of a table that has them all.");
   CHECK_THROWS_AS(test.classes("pet", {"dog", "eel", "dog"}), UsageError);

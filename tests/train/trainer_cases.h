@@ -113,6 +113,13 @@ inline bool same(const train::Checkpoint& a, const train::Checkpoint& b) {
   return true;
 }
 
+/// Changes a checkpoint's last byte of weights; its size is unchanged.
+inline void damage(const fs::path& checkpoint) {
+  std::string bytes = read_file(checkpoint / "model.safetensors");
+  bytes.back() = char(bytes.back() ^ 1);
+  write_file(checkpoint / "model.safetensors", bytes);
+}
+
 /// Names directly in a directory.
 inline std::set<std::string> names_in(const fs::path& directory) {
   std::set<std::string> names;
