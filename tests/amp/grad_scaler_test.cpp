@@ -374,10 +374,7 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
     optim::NamedTensors state = copy_of(good);
     if (value.defined()) state[entry] = value;
     else state.erase(entry);
-    std::string message;
-    try {
-      scaler.load_state_dict(state);
-    } catch (const UsageError& error) { message = error.what(); }
+    const std::string message = MESSAGE_OF(UsageError, scaler.load_state_dict(state));
     CHECK(same_state(before, scaler.state_dict()));
     CHECK(message.starts_with("[GradScaler.load_state_dict] "));
     return message.substr(message.find(']') + 2);
@@ -663,10 +660,7 @@ TEST_CASE("lowering the interval below the tracker lets the scale grow at the ne
 
 TEST_CASE("invalid options are refused") {
   const auto message = [](const LossScaleOptions& options) {
-    try {
-      amp::GradScaler scaler(options);
-    } catch (const UsageError& error) { return std::string(error.what()); }
-    return std::string();
+    return MESSAGE_OF(UsageError, amp::GradScaler scaler(options));
   };
   const double nan = std::numeric_limits<double>::quiet_NaN(),
                inf = std::numeric_limits<double>::infinity();

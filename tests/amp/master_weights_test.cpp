@@ -345,10 +345,7 @@ TEST_CASE("parameters that cannot be wrapped") {
   optim::Sgd of_wide({wide}), of_half({half}), sgd({w});
   const auto refused = [](optim::Optimizer& inner, const MasterWeightsOptions& options,
                           const std::vector<Tensor>& initial = {}) {
-    try {
-      MasterWeights masters(inner, options, initial);
-    } catch (const Error& error) { return std::string(error.what()); }
-    return std::string();
+    return MESSAGE_OF(Error, MasterWeights masters(inner, options, initial));
   };
   CHECK(refused(of_wide, {}).find("there is nothing to keep") != std::string::npos);
   for (const WeightForm form :

@@ -124,10 +124,7 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
   run.step(), other.step();
   const auto before = copy_of(run.training.state_dict());
   const auto refused = [&](const optim::NamedTensors& state) {
-    std::string message;
-    try {
-      run.training.load_state_dict(state);
-    } catch (const Error& error) { message = error.what(); }
+    const std::string message = MESSAGE_OF(Error, run.training.load_state_dict(state));
     CHECK(same_state(before, run.training.state_dict()));
     return message;
   };
@@ -697,10 +694,9 @@ TEST_CASE("frozen parameters are rounded only on request, running statistics nev
   source.training.forward(source.model, randn({8, 4}));  // changes the running statistics
   const auto refused = [&](const std::string& name) {
     const auto before = copy_of(target.training.state_dict());
-    std::string message;
-    try {
-      target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
-    } catch (const UsageError& error) { message = error.what(); }
+    const std::string message = MESSAGE_OF(
+        UsageError,
+        target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless));
     CHECK(message ==
           "[Training.load_state_dict] o2-bf16 cannot hold what fp32 saved to the bit: "
           "\"model." +
@@ -744,10 +740,8 @@ TEST_CASE("a state that does not fit is not converted, and nothing has changed")
     auto state = copy_of(good);
     if (value.defined()) state[entry] = value;
     else state.erase(entry);
-    std::string message;
-    try {
-      target.training.load_state_dict(state, Convert::rounding);
-    } catch (const Error& error) { message = error.what(); }
+    const std::string message =
+        MESSAGE_OF(Error, target.training.load_state_dict(state, Convert::rounding));
     CHECK(same_state(before, target.training.state_dict()));
     return message;
   };
@@ -795,10 +789,7 @@ TEST_CASE("names of strategy, form and entries in a file are printable in messag
   const auto refused = [&](const std::string& entry, const std::string& value) {
     auto state = copy_of(source.training.state_dict());
     state[entry] = text(value);
-    try {
-      target.training.load_state_dict(state);
-    } catch (const Error& error) { return std::string(error.what()); }
-    return std::string();
+    return MESSAGE_OF(Error, target.training.load_state_dict(state));
   };
   CHECK(refused("strategy", "\x1b[2J").find("was saved under \\x1b[2J, this is o2-bf16") !=
         std::string::npos);

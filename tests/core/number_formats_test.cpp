@@ -12,6 +12,8 @@
 
 #include <halftone/halftone.h>
 
+#include "../support.h"
+
 namespace halftone::test::number_formats_test {
 namespace {
 
@@ -307,10 +309,7 @@ TEST_CASE("number_formats: names") {
 }
 
 std::string complaint(const NumberFormat& format) {
-  try {
-    check_format("grid", format);
-  } catch (const UsageError& e) { return e.what(); }
-  return "";
+  return MESSAGE_OF(UsageError, check_format("grid", format));
 }
 
 TEST_CASE("number_formats: invalid grids") {
