@@ -4,8 +4,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <random>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -68,6 +70,18 @@ template <class Kind, class Call> std::string message_of(Call&& call) {
     call();
   } catch (const Kind& error) { return error.what(); }
   return {};
+}
+
+/// The message of an expression.
+#define MESSAGE_OF(Kind, ...) ::halftone::test::message_of<Kind>([&] { __VA_ARGS__; })
+
+/// Returns the text that `call` writes to standard error.
+template <class Call> std::string told(Call&& call) {
+  std::ostringstream text;
+  std::streambuf* const before = std::cerr.rdbuf(text.rdbuf());
+  call();
+  std::cerr.rdbuf(before);
+  return text.str();
 }
 
 inline bool contains(std::string_view text, std::string_view part) {

@@ -240,20 +240,6 @@ using test::Case;
 using test::OpSamples;
 using test::Tensors;
 
-bool eligible(const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != f64; }
-
-Tensors cast_by_hand(CastClass asked, const Tensors& inputs, DType low) {
-  std::optional<DType> target;
-  if (asked == CastClass::low_precision) target = low;
-  if (asked == CastClass::full_precision) target = f32;
-  if (asked == CastClass::widest_input)
-    for (const Tensor& x : inputs)
-      if (eligible(x)) target = target ? promote(*target, x.dtype()) : x.dtype();
-  Tensors result;
-  for (const Tensor& x : inputs) result.push_back(target && eligible(x) ? cast(x, *target) : x);
-  return result;
-}
-
 /// Floating inputs of a case, the first in `first`, the others in `others`. An input that requires
 /// a gradient is a leaf, so that the cache is used.
 Tensors inputs_in(const Case& test, DType first, DType others) {

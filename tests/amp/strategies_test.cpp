@@ -123,10 +123,7 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
   run.step(), other.step();
   const auto before = copy_of(run.training.state_dict());
   const auto refused = [&](const optim::NamedTensors& state) {
-    std::string message;
-    try {
-      run.training.load_state_dict(state);
-    } catch (const Error& error) { message = error.what(); }
+    const std::string message = MESSAGE_OF(Error, run.training.load_state_dict(state));
     CHECK(same_state(before, run.training.state_dict()));
     return message;
   };
@@ -189,23 +186,22 @@ TEST_CASE("a strategy prints itself") {
 }
 
 TEST_CASE("a first step in which nothing was cast is reported once") {
-  std::ostringstream told;
-  std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
   for (const bool inside : {true, false}) {
     nn::Linear model(3, 2);
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
     amp::Training training(amp::Policy::named("amp-bf16"), model, sgd);
-    for (int i = 0; i < 2; ++i) {
-      training.zero_grad();
-      const Tensor x = ones({4, 3});
-      training.backward(mean(inside ? training.forward(model, x) : model(x)));
-      training.step();
-    }
-    CHECK(told.str() == (inside ? ""
-                                : "[Training] under amp-bf16 nothing was cast to bf16 before the "
-                                  "first step. Run the model inside of training.forward().\n"));
+    const std::string text = told([&] {
+      for (int i = 0; i < 2; ++i) {
+        training.zero_grad();
+        const Tensor x = ones({4, 3});
+        training.backward(mean(inside ? training.forward(model, x) : model(x)));
+        training.step();
+      }
+    });
+    CHECK(text == (inside ? ""
+                          : "[Training] under amp-bf16 nothing was cast to bf16 before the "
+                            "first step. Run the model inside of training.forward().\n"));
   }
-  std::cerr.rdbuf(before);
 }
 
 TEST_CASE("inputs keep their digits until the first operation with short weights") {
@@ -250,8 +246,6 @@ TEST_CASE("a Standardizer keeps its numbers under every strategy") {
 }
 
 TEST_CASE("an input that is rounded as it is, and loses by that, is reported once") {
-  std::ostringstream told;
-  std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
   manual_seed(2);
   const Tensor good = randn({64, 3}), bad = cat({good, randn({64, 1}) * 5 + 2000}, 1);
   for (const char* name : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"})
@@ -261,9 +255,9 @@ TEST_CASE("an input that is rounded as it is, and loses by that, is reported onc
       optim::Sgd sgd(model.parameters(), {.lr = 0.1});
       amp::Training training = amp::apply(name, model, sgd);
       const auto forward = [&](const Tensor& x) { return model(standardizes ? first(x) : x); };
-      for (int i = 0; i < 2; ++i) training.forward(forward, bad);
-      const std::string text = told.str();
-      told.str("");
+      const std::string text = told([&] {
+        for (int i = 0; i < 2; ++i) training.forward(forward, bad);
+      });
       if (standardizes || name == std::string("fp32")) CHECK(text.empty());
       else {
         CHECK(text.starts_with("[Training] under " + std::string(name) +
@@ -274,9 +268,7 @@ TEST_CASE("an input that is rounded as it is, and loses by that, is reported onc
   nn::Linear model(3, 2);
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training = amp::apply("full-bf16", model, sgd);
-  training.forward(model, good);
-  CHECK(told.str().empty());
-  std::cerr.rdbuf(before);
+  CHECK(told([&] { training.forward(model, good); }).empty());
 }
 
 }  // namespace
@@ -525,13 +517,8 @@ TEST_CASE("weights convert between strategies to the bit if the bits exist") {
       for (int i = 0; i < 5; ++i) source.step();
       target.training.load_state_dict(copy_of(source.training.state_dict()),
                                       from == to ? Convert::refuse : Convert::lossless);
-      for (std::size_t i = 0; i < 4; ++i) {
-        const auto weight = [i](StrategyCase& run) {
-          return run.training.masters() ? run.training.masters()->weight(i)
-                                        : run.model->parameters()[i].detach();
-        };
-        CHECK(same_bits(weight(source), weight(target)));
-      }
+      for (std::size_t i = 0; i < 4; ++i)
+        CHECK(same_bits(weight_of(source, i), weight_of(target, i)));
       CHECK(target.adamw.state_dict().at("state.0.step").item() == 5);
       target.step();
     }
@@ -706,10 +693,9 @@ TEST_CASE("frozen parameters are rounded only on request, running statistics nev
   source.training.forward(source.model, randn({8, 4}));  // changes the running statistics
   const auto refused = [&](const std::string& name) {
     const auto before = copy_of(target.training.state_dict());
-    std::string message;
-    try {
-      target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
-    } catch (const UsageError& error) { message = error.what(); }
+    const std::string message = MESSAGE_OF(
+        UsageError,
+        target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless));
     CHECK(message ==
           "[Training.load_state_dict] o2-bf16 cannot hold what fp32 saved to the bit: "
           "\"model." +
@@ -753,10 +739,8 @@ TEST_CASE("a state that does not fit is not converted, and nothing has changed")
     auto state = copy_of(good);
     if (value.defined()) state[entry] = value;
     else state.erase(entry);
-    std::string message;
-    try {
-      target.training.load_state_dict(state, Convert::rounding);
-    } catch (const Error& error) { message = error.what(); }
+    const std::string message =
+        MESSAGE_OF(Error, target.training.load_state_dict(state, Convert::rounding));
     CHECK(same_state(before, target.training.state_dict()));
     return message;
   };
@@ -804,10 +788,7 @@ TEST_CASE("names of strategy, form and entries in a file are printable in messag
   const auto refused = [&](const std::string& entry, const std::string& value) {
     auto state = copy_of(source.training.state_dict());
     state[entry] = text(value);
-    try {
-      target.training.load_state_dict(state);
-    } catch (const Error& error) { return std::string(error.what()); }
-    return std::string();
+    return MESSAGE_OF(Error, target.training.load_state_dict(state));
   };
   CHECK(refused("strategy", "\x1b[2J").find("was saved under \\x1b[2J, this is o2-bf16") !=
         std::string::npos);

@@ -1,15 +1,7 @@
 // checkpoint(): the same gradients for less memory, for segments of every kind.
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/engine.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/memory.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
+#include <halftone/halftone.h>
 
 namespace halftone::test::checkpoint_test {
 namespace {

@@ -5,11 +5,6 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/engine.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
 #include <halftone/halftone.h>
 
 #include "../support.h"

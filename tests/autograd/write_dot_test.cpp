@@ -1,13 +1,7 @@
 // write_dot(): the exact text of the graph of a step, and details that are not nodes of it.
 #include <doctest/doctest.h>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/autograd/engine.h>
-#include <halftone/autograd/inspect.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/memory.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/models.h>
+#include <halftone/halftone.h>
 
 #include "support.h"
 

@@ -7,10 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
+#include <halftone/halftone.h>
 
 #include "simd_levels.h"
 

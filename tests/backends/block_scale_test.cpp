@@ -1,12 +1,13 @@
 // Scales that blocks choose, round and correct, tables, and rotations with new signs: against plain
-// loops, and by their statistics. That backends agree to the bit: quantize_test.cpp.
+// loops, and by their statistics. That backends agree to the bit:
+// tests/kernels/quantize_test.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/formats/quantizer.h>
+#include <halftone/halftone.h>
 
+#include "../support.h"
 #include "backends/simd_levels.h"
 #include "simd_levels.h"
 
@@ -254,29 +255,140 @@ TEST_CASE("tables: every rounding, against a search through all numbers") {
   CHECK(std::abs(sum / 100000 - 0.2) < 0.003);
 }
 
-TEST_CASE("tables: every backend gives the reference's bits, also under scales") {
+TEST_CASE("tables: NF4 keeps its numbers under the largest magnitude of a block") {
   Quantizer table = Quantizer::of_table({0.7f, -1, -0.5f, 0, 0.125f, 1});
-  std::vector<Quantizer> all{table, table, table};
-  all[1].scaling = Scaling::per_tensor();
-  all[2].scaling = Scaling::per_block(1, 64, formats::f32);
-  all[2].scaling.targets = {1, 0.7f};
-  Tensor x = randn({33, 100});
-  x.data<float>()[3] = nan, x.data<float>()[500] = infinity;
-  for (const Quantizer& plain : all)
-    for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic, Rounding::up}) {
-      Quantizer quantizer = plain;
-      quantizer.rounding = rounding;
-      INFO(described(quantizer));
-      const auto with = [&](std::string_view backend) {
-        const CpuBackendScope scope(backend);
-        return bits_of(quantized(x, {.quantizer = quantizer, .key = {3, 1}}));
-      };
-      CHECK(with("cpu") == with("reference"));
-    }
-  // NF4 keeps its numbers under the largest magnitude of a block.
-  const std::vector<float> y = quantize(from({-2.0, 1.4, 0.25, 0}), all[2]).to_vector<float>();
-  CHECK(y == std::vector<float>{-2, 1.4f, 0.25f, 0});
+  table.scaling = Scaling::per_block(1, 64, formats::f32), table.scaling.targets = {1, 0.7f};
+  CHECK(quantize(from({-2.0, 1.4, 0.25, 0}), table).to_vector<float>() ==
+        std::vector<float>{-2, 1.4f, 0.25f, 0});
 }
 
 }  // namespace
 }  // namespace halftone::test::block_scale_test
+
+// Quantizers that round by an average: the choice of the neighbor by hand, against a search in f64,
+// with the reference's bits on the CPU, and in views.
+
+namespace halftone::test::averaged_test {
+namespace {
+
+using Values = std::vector<float>;
+
+Tensor tensor_of(const Values& values) { return from_vector(values, {int64_t(values.size())}); }
+
+Values rounded(const Quantizer& quantizer, const Values& x, const Values& average) {
+  return quantized(tensor_of(x), {.quantizer = quantizer, .average = tensor_of(average)})
+      .to_vector<float>();
+}
+
+Quantizer by_average(const char* name) {
+  Quantizer quantizer = *quantizer_named(name);
+  quantizer.average = 0.9;
+  check_quantizer("test", quantizer);
+  return quantizer;
+}
+
+TEST_CASE("average: of two neighbors on the grid, the one that is nearer to the average") {
+  const Quantizer e2m1 = by_average("e2m1");  // 0 0.5 1 1.5 2 3 4 6
+  CHECK(rounded(e2m1, {2.4f, 2.4f, 2.4f, 2.4f}, {2.6f, 1, 9, 2.5f}) == Values{3, 2, 3, 3});
+  CHECK(rounded(e2m1, {-2.4f, -2.4f, -2.4f, -2.4f}, {-2.6f, -2.4f, 5, -2.5f}) ==
+        Values{-3, -2, -2, -3});
+  CHECK(rounded(e2m1, {3, -0.5f, 0, 0}, {0, 8, 5, -5}) == Values{3, -0.5f, 0, 0});
+  CHECK(rounded(e2m1, {100, -100, 5.9f}, {0, 0, 0}) == Values{6, -6, 4});
+  CHECK(std::isnan(rounded(e2m1, {std::numeric_limits<float>::quiet_NaN()}, {1})[0]));
+  // Without an average: to the nearest, ties away from zero.
+  CHECK(
+      quantized(tensor_of({2.4f, 2.5f, -2.5f, 5, 0.25f}), {.quantizer = e2m1}).to_vector<float>() ==
+      Values{2, 3, -3, 6, 0.5f});
+  CHECK(quantized(scalar(2.4), {.quantizer = e2m1, .average = scalar(2.9)}).item() == 3);
+  CHECK(described(e2m1) == "e2m1, by an average (0.9)");
+}
+
+TEST_CASE("average: the neighbors are those under the scale of x, on every backend") {
+  Numbers numbers(7);
+  Values x, average;
+  for (int i = 0; i < 4 * 96; ++i) {
+    x.push_back(std::ldexp(numbers.uniform(-2, 2), int(numbers.word() % 8) - 4));
+    average.push_back(x.back() * numbers.uniform(0.5f, 1.5f));
+  }
+  const Tensor of_x = from_vector(x, {4, 96}), of_average = from_vector(average, {4, 96});
+  for (const char* name : {"e4m3", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"}) {
+    CAPTURE(name);
+    const Quantizer quantizer = by_average(name);
+    const QuantizeCall call{.quantizer = quantizer, .average = of_average};
+    const Values y = quantized(of_x, call).to_vector<float>();
+    Quantizer directed = *quantizer_named(name);
+    directed.rounding = Rounding::down;
+    const Values down = quantized(of_x, {.quantizer = directed}).to_vector<float>();
+    directed.rounding = Rounding::up;
+    const Values up = quantized(of_x, {.quantizer = directed}).to_vector<float>();
+    int moved = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double below = double(average[i]) - double(down[i]);
+      const double above = double(up[i]) - double(average[i]);
+      CHECK(y[i] == (below > above ? up[i] : down[i]));
+      moved += y[i] != quantized(of_x, {.quantizer = *quantizer_named(name)}).data<float>()[i];
+    }
+    CHECK(moved > 20);
+    const CpuBackendScope scope("reference");
+    CHECK(bits_of(quantized(of_x, call)) == bits_of(from_vector(y, {4, 96})));
+  }
+}
+
+TEST_CASE("average: a short dtype and a view get the same numbers") {
+  Numbers numbers(8);
+  Values x;
+  for (int i = 0; i < 64 * 40; ++i) x.push_back(numbers.uniform(-2, 2));
+  const Tensor w = cast(from_vector(x, {40, 64}), bf16);
+  const Tensor average = cast(w, f32) * scalar(1.1);
+  const Quantizer quantizer = by_average("mxfp4");
+  const QuantizeCall call{.quantizer = quantizer, .average = average};
+  const Tensor y = quantized(w, call);
+  CHECK(y.dtype() == bf16);
+  CHECK(bits_of(y) == bits_of(quantized(cast(w, f32), call)));
+  const auto turned = [](const Tensor& t) { return views::transpose(t, 0, 1); };
+  const QuantizeCall turned_call{.quantizer = quantizer, .average = turned(average)};
+  for (const Sums sums : {Sums::over_rows, Sums::over_tokens})
+    CHECK(bits_of(policy::quantized_along(w, sums, call)) ==
+          bits_of(turned(quantized(turned(w), turned_call))));
+}
+
+TEST_CASE("average: surveys count the results") {
+  const Quantizer e2m1 = by_average("e2m1");
+  const Tensor row = new_survey_row(Device::cpu());
+  const QuantizeCall call{
+      .quantizer = e2m1, .average = tensor_of({0, 2.6f, 9, 0.4f}), .survey = row};
+  CHECK(quantized(tensor_of({0.2f, 2.4f, 100, 0.5f}), call).to_vector<float>() ==
+        Values{0, 3, 6, 0.5f});
+  const SurveySums sums = Survey::from(row).sums;
+  CHECK(sums.to_zero == 1);
+  CHECK(sums.saturated == 1);
+  CHECK(sums.changed == 3);
+  const double error = 0.2f * double(0.2f) + (3 - double(2.4f)) * (3 - double(2.4f)) + 94 * 94.0;
+  CHECK(sums.sum_e2 == doctest::Approx(error));
+}
+
+TEST_CASE("average: other choices of the neighbor are refused") {
+  const auto refusal = [](const auto& change) {
+    Quantizer quantizer = *quantizer_named("nvfp4");
+    quantizer.average = 0.9;
+    change(quantizer);
+    return message_of<UsageError>([&] { check_quantizer("test", quantizer); });
+  };
+  CHECK(refusal([](Quantizer& q) { q.average = 1; }) ==
+        "[test] an average keeps the share 1 of itself in each step. Choose a number above 0 and "
+        "below 1.");
+  CHECK_FALSE(refusal([](Quantizer& q) { q.average = -0.5; }).empty());
+  CHECK_FALSE(refusal([](Quantizer& q) { q.average = std::nan(""); }).empty());
+  CHECK(refusal([](Quantizer& q) { q.rounding = Rounding::stochastic; }) ==
+        "[test] an average chooses the neighbor on the grid, and the quantizer has another "
+        "rounding than nearest_even as well. Leave one out.");
+  CHECK_FALSE(refusal([](Quantizer& q) { q.hadamard = 16; }).empty());
+  CHECK_FALSE(refusal([](Quantizer& q) { q.clip.rms = 3; }).empty());
+  CHECK_FALSE(refusal([](Quantizer& q) { q.scaling.targets = {6, 4}; }).empty());
+  CHECK_FALSE(refusal([](Quantizer& q) { q.scaling.corrected = true; }).empty());
+  CHECK_THROWS_AS(quantize(ones({4}), by_average("e2m1")), UsageError);
+  CHECK_THROWS_AS(quantize_in_place(ones({4}), {.quantizer = by_average("e2m1")}), UsageError);
+}
+
+}  // namespace
+}  // namespace halftone::test::averaged_test

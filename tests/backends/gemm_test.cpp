@@ -8,14 +8,9 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/dtype.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/formats/number_format.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "backends/simd_levels.h"

@@ -1,70 +1,41 @@
 // bf16 and f16 on every instruction set: widening over all 65536 patterns, rounding over every
-// value, every midpoint and its neighbors. The truth is a search for the nearest value.
+// value, every midpoint and its neighbors, compared with the conversions of core/dtype.h.
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 
-#include <halftone/core/random.h>
-#include <halftone/core/update_rules.h>
+#include <doctest/doctest.h>
+
+#include <halftone/halftone.h>
 
 #include "simd_levels.h"
+#include "support.h"
 
 namespace halftone::test::simd_conversions_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// An IEEE-like short format by its definition.
+/// A short format with its kernels, and its conversions one by one, which tests/core/dtype_test.cpp
+/// checks.
 struct Format {
-  int exponent_bits, fraction_bits;
+  int fraction_bits;
   void (*simd::Kernels::*widen)(const uint16_t*, float*, int64_t);
   void (*simd::Kernels::*narrow)(const float*, uint16_t*, int64_t);
-
-  uint16_t infinity_bits() const { return uint16_t(((1 << exponent_bits) - 1) << fraction_bits); }
-  double value(uint16_t bits) const {
-    const int bias = (1 << (exponent_bits - 1)) - 1;
-    const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
-    const double fraction = std::ldexp(double(bits & ((1 << fraction_bits) - 1)), -fraction_bits);
-    const double sign = bits & 0x8000 ? -1 : 1;
-    if (exponent == (1 << exponent_bits) - 1)
-      return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * double(infinity);
-    return exponent == 0 ? sign * std::ldexp(fraction, 1 - bias)
-                         : sign * std::ldexp(1 + fraction, exponent - bias);
-  }
-  /// The value one step above the largest finite value, if the format continued.
-  double beyond_largest() const { return std::ldexp(1.0, 1 << (exponent_bits - 1)); }
+  float (*value)(uint16_t bits);
+  uint16_t (*nearest)(float x);
 };
+template <class T> float value_of(uint16_t bits) { return float(T::from_bits(bits)); }
+template <class T> uint16_t nearest_to(float x) { return T(x).bits; }
 
-const Format bf16_format{8, 7, &simd::Kernels::widen_bf16, &simd::Kernels::narrow_bf16};
-const Format f16_format{5, 10, &simd::Kernels::widen_f16, &simd::Kernels::narrow_f16};
-
-/// Returns the bits of the value nearest to x; in a tie, the even one.
-class Nearest {
- public:
-  explicit Nearest(const Format& format) : format_(format) {
-    for (uint32_t bits = 0; bits < format.infinity_bits(); ++bits)
-      values_.push_back(format.value(uint16_t(bits)));
-    values_.push_back(format.beyond_largest());  // represents infinity
-  }
-  uint16_t operator()(float x) const {
-    const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-    const double magnitude = std::abs(double(x));
-    if (magnitude >= values_.back()) return uint16_t(sign | format_.infinity_bits());
-    const auto above = std::upper_bound(values_.begin(), values_.end(), magnitude);
-    const auto high = uint16_t(above - values_.begin()), low = uint16_t(high - 1);
-    const double to_low = magnitude - values_[low], to_high = values_[high] - magnitude;
-    const bool up = to_high < to_low || (to_high == to_low && low % 2 == 1);
-    return uint16_t(sign | (up ? high : low));
-  }
-  const std::vector<double>& values() const { return values_; }
-
- private:
-  const Format& format_;
-  std::vector<double> values_;
-};
+const Format bf16_format{7, &simd::Kernels::widen_bf16, &simd::Kernels::narrow_bf16,
+                         &value_of<BFloat16>, &nearest_to<BFloat16>};
+const Format f16_format{10, &simd::Kernels::widen_f16, &simd::Kernels::narrow_f16,
+                        &value_of<Float16>, &nearest_to<Float16>};
 
 void check_widening(const Format& format) {
   std::vector<uint16_t> patterns(65536);
@@ -74,18 +45,21 @@ void check_widening(const Format& format) {
     (k.*format.widen)(patterns.data(), wide.data(), int64_t(wide.size()));
     int wrong = 0;
     for (std::size_t i = 0; i < wide.size(); ++i) {
-      const double truth = format.value(patterns[i]);
+      const float truth = format.value(patterns[i]);
       const bool same_sign = std::signbit(wide[i]) == ((patterns[i] & 0x8000) != 0);
-      wrong += std::isnan(truth) ? !std::isnan(wide[i]) : !(double(wide[i]) == truth && same_sign);
+      wrong += std::isnan(truth) ? !std::isnan(wide[i]) : !(wide[i] == truth && same_sign);
     }
     CHECK(wrong == 0);
   });
 }
 
 /// All values of the format, the midpoints between them, their neighbors, and random floats.
-std::vector<float> floats_to_round(const Nearest& nearest) {
+std::vector<float> floats_to_round(const Format& format) {
   std::vector<float> x;
-  const auto& values = nearest.values();
+  std::vector<double> values;
+  for (uint16_t bits = 0; std::isfinite(format.value(bits)); ++bits)
+    values.push_back(double(format.value(bits)));
+  values.push_back(2 * values.back() - values[values.size() - 2]);  // where the next would be
   for (std::size_t i = 0; i + 1 < values.size(); ++i) {
     const auto middle = float((values[i] + values[i + 1]) / 2);
     for (const float v :
@@ -105,17 +79,16 @@ std::vector<float> floats_to_round(const Nearest& nearest) {
 }
 
 void check_rounding(const Format& format) {
-  const Nearest nearest(format);
-  const std::vector<float> x = floats_to_round(nearest);
+  const std::vector<float> x = floats_to_round(format);
   each_level([&](const simd::Kernels& k) {
     std::vector<uint16_t> narrow(x.size());
     (k.*format.narrow)(x.data(), narrow.data(), int64_t(x.size()));
     int wrong = 0;
     std::size_t first = 0;
     for (std::size_t i = 0; i < x.size(); ++i)
-      if (narrow[i] != nearest(x[i]) && wrong++ == 0) first = i;
+      if (narrow[i] != format.nearest(x[i]) && wrong++ == 0) first = i;
     CHECK_MESSAGE(wrong == 0, "first: ", x[first], " gives ", narrow[first], " instead of ",
-                  nearest(x[first]));
+                  format.nearest(x[first]));
   });
 }
 
@@ -140,7 +113,6 @@ void check_nan(const Format& format) {
 void check_edges(const Format& format) {
   Numbers numbers(2);
   const std::vector<float> x = numbers.many(4200, -100, 100);
-  const Nearest nearest(format);
   each_level([&](const simd::Kernels& k) {
     for (const int64_t n : lengths()) {
       if (n > 4100) continue;
@@ -152,8 +124,8 @@ void check_edges(const Format& format) {
         bool right = true;
         for (std::size_t i = 0; i < narrow.size(); ++i) {
           const bool inside = int64_t(i) >= start && int64_t(i) < start + n;
-          right = right && narrow[i] == (inside ? nearest(x[i]) : 0xabcd);
-          right = right && wide[i] == (inside ? float(format.value(narrow[i])) : -7.0f);
+          right = right && narrow[i] == (inside ? format.nearest(x[i]) : 0xabcd);
+          right = right && wide[i] == (inside ? format.value(narrow[i]) : -7.0f);
         }
         CHECK_MESSAGE(right, n, " elements from ", start);
       }
@@ -407,3 +379,151 @@ TEST_CASE("dropout starts anywhere in its stream and keeps Philox's choice") {
 
 }  // namespace
 }  // namespace halftone::test::simd_training_test
+
+// Optimizer steps of the CPU backend: forms are exact, so split weights and masters agree to the
+// bit; results do not depend on the number of threads. All forms compared with the reference:
+// tests/kernels/update_test.cpp.
+
+namespace halftone::test::update_forms_test {
+
+using test::Threads;
+
+namespace {
+
+struct Setup {
+  WeightForm form;
+  DType parameter, gradient, state;
+  bool factor;
+};
+
+DType companion_dtype(const Setup& s) {
+  const bool is_split = s.form == WeightForm::split || s.form == WeightForm::split_rounded;
+  return is_split ? i16 : (s.form == WeightForm::kahan ? s.parameter : f32);
+}
+
+bool has_companion(WeightForm form) {
+  return form != WeightForm::plain && form != WeightForm::stochastic;
+}
+
+/// A slot whose companion has a value that is valid only for a weight in this form.
+UpdateSlot slot_of(const Setup& s, int64_t n, uint64_t seed) {
+  manual_seed(seed);
+  UpdateSlot slot;
+  const Tensor weight = rand({n}) * 4.0 - 2.0;
+  slot.parameter = cast(weight, s.parameter);
+  slot.gradient = cast(rand({n}) * 2.0 - 1.0, s.gradient);
+  for (Tensor& state : slot.state) state = cast(rand({n}) * 0.5 + 0.5, s.state);
+  if (s.factor) slot.gradient_factor = scalar(0.375);
+  slot.form = s.form;
+  if (s.form == WeightForm::master) slot.companion = weight;
+  if (s.form == WeightForm::kahan) slot.companion = cast((rand({n}) - 0.5) * 0x1p-9, s.parameter);
+  if (companion_dtype(s) == i16) slot.companion = cast(randint(-32768, 32768, {n}), i16);
+  slot.key = {seed, 1234567};
+  return slot;
+}
+
+using Values = std::vector<double>;
+
+/// The weights as the next step reads them.
+Values weights_of(const UpdateSlot& slot) {
+  Values upper = slot.parameter.to_vector<double>();
+  if (!has_companion(slot.form)) return upper;
+  const Values rest = slot.companion.to_vector<double>();
+  for (std::size_t i = 0; i < upper.size(); ++i) {
+    visit_index(WeightForms{}, int(slot.form), [&]<class Form>() {
+      upper[i] = double(Form::decode(float(upper[i]), float(rest[i])));
+    });
+  }
+  return upper;
+}
+
+/// Returns the first element whose error exceeds f32 arithmetic on numbers around 2 plus a rounding
+/// to another neighbor at `spacing` relatively; empty if there is none.
+std::string difference(const Values& got, const Values& wanted, double spacing) {
+  constexpr double computed = 0x1p-19;
+  if (got.size() != wanted.size()) return "sizes differ";
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!(std::abs(got[i] - wanted[i]) <= computed + spacing * std::abs(wanted[i])))
+      return "element " + std::to_string(i) + ": " + std::to_string(got[i]) + " instead of " +
+             std::to_string(wanted[i]);
+  return {};
+}
+
+/// Does `count` steps of Adam; returns the parameter and the weights.
+std::pair<Values, Values> trained(const Setup& s, int64_t n, int count, int threads) {
+  const Threads now(threads);
+  UpdateSlot slot = slot_of({WeightForm::master, bf16, s.gradient, s.state, false}, n, 9);
+  slot.form = s.form;
+  if (s.form == WeightForm::stochastic) slot.companion = {};
+  if (s.form == WeightForm::kahan) slot.companion = zeros({n}, bf16);
+  if (companion_dtype(s) == i16) {
+    const std::vector<float> weights = slot.companion.to_vector<float>();
+    slot.companion = zeros({n}, i16);
+    for (int64_t i = 0; i < n; ++i) {
+      const float weight = weights[std::size_t(i)];
+      const bool rounds = s.form == WeightForm::split_rounded;
+      const auto kept = rounds ? form::SplitRounded::encode(weight, 0.0f, 0)
+                               : form::Split::encode(weight, 0.0f, 0);
+      slot.parameter.data<BFloat16>()[i] = BFloat16(kept.parameter);
+      slot.companion.data<int16_t>()[i] = int16_t(kept.companion);
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    slot.key.offset = uint64_t(i * n);
+    backend_for(Device::cpu())
+        .update(std::span(&slot, 1), {.rule = rule::Adam{}, .lr = 1e-3, .steps = 6});
+  }
+  return {slot.parameter.to_vector<double>(), weights_of(slot)};
+}
+
+TEST_CASE("split weights are masters, bit for bit, over 50 steps") {
+  const int64_t n = 70001;
+  const auto run = [&](WeightForm form, int threads) {
+    return trained({form, bf16, bf16, f32, false}, n, 50, threads);
+  };
+  const auto [parameter, master] = run(WeightForm::master, 2);
+  CHECK(run(WeightForm::split, 2).second == master);
+  CHECK(run(WeightForm::split_rounded, 1).second == master);
+}
+
+TEST_CASE("compensated and stochastic steps do not depend on threads") {
+  for (const WeightForm form : {WeightForm::kahan, WeightForm::stochastic}) {
+    INFO(std::string(name(form)));
+    const auto run = [&](int threads) {
+      return trained({form, bf16, bf16, bf16, false}, 100003, 5, threads);
+    };
+    const auto once = run(1);
+    CHECK(run(1) == once);
+    CHECK(run(2) == once);
+    CHECK(run(5) == once);
+  }
+}
+
+TEST_CASE("layouts that differ, and lists in which the reference updates some slots") {
+  const auto run = [](std::string_view backend) {
+    const CpuBackendScope scope(backend);
+    std::vector<UpdateSlot> slots;
+    for (const DType dtype : {f32, f64, bf16})
+      slots.push_back(slot_of({WeightForm::plain, dtype, dtype, dtype == f64 ? f64 : f32, false},
+                              60, uint64_t(size_of(dtype))));
+    slots[2].parameter = slots[2].parameter.view_as({6, 10}, {10, 1}, 0);
+    slots[2].gradient = slots[2].gradient.view_as({6, 10}, {1, 6}, 0);
+    for (Tensor& state : slots[2].state) state = state.view_as({6, 10}, {10, 1}, 0);
+    slots.push_back(slot_of({WeightForm::split, bf16, f16, bf16, true}, 60, 4));
+    for (Tensor* x : {&slots[3].parameter, &slots[3].gradient, &slots[3].companion,
+                      &slots[3].state[0], &slots[3].state[1], &slots[3].state[2]})
+      *x = x->view_as({3, 4, 5}, {1, 15, 3}, 0);
+    backend_for(Device::cpu()).update(slots, {.rule = rule::Adam{}, .lr = 0.5, .steps = 6});
+    return slots;
+  };
+  const std::vector<UpdateSlot> got = run("cpu"), wanted = run("reference");
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("slot ", i);
+    CHECK(difference(weights_of(got[i]), weights_of(wanted[i]), i == 2 ? 0x1p-7 : 0) == "");
+    CHECK(got[i].parameter.storage()->version() == wanted[i].parameter.storage()->version());
+  }
+}
+
+}  // namespace
+
+}  // namespace halftone::test::update_forms_test

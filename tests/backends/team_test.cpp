@@ -12,12 +12,9 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
-#include <halftone/autograd/ops.h>
 #include <halftone/backends/opened_library.h>
 #include <halftone/backends/team.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/device.h>
-#include <halftone/core/factory.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "support.h"

@@ -6,14 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/amp/policy.h>
-#include <halftone/core/error.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
-#include <halftone/train/checkpoint.h>
-#include <halftone/train/loggers.h>
-#include <halftone/train/progress.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

@@ -15,15 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/files.h>
-#include <halftone/core/named_tensors.h>
-#include <halftone/data/csv.h>
-#include <halftone/data/images.h>
-#include <halftone/data/sets.h>
-#include <halftone/train/checkpoint.h>
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/loggers.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

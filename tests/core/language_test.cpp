@@ -7,11 +7,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/language.h>
-#include <halftone/core/memory.h>
-#include <halftone/core/op_info.h>
+#include <halftone/halftone.h>
 
 namespace halftone::test::type_list_test {
 namespace {

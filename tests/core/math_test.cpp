@@ -14,11 +14,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/backend.h>
-#include <halftone/core/error.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/math.h>
-#include <halftone/core/random.h>
+#include <halftone/halftone.h>
 
 namespace halftone::test::math_test {
 namespace {

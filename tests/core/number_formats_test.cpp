@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include <halftone/core/dtype.h>
-#include <halftone/core/error.h>
-#include <halftone/core/formats/number_format.h>
+#include <halftone/halftone.h>
+
+#include "../support.h"
 
 namespace halftone::test::number_formats_test {
 namespace {
@@ -304,15 +304,13 @@ TEST_CASE("number_formats: names") {
   odd.max = 240;
   CHECK(described(odd) == "a grid of 4 significand bits from 2^-6 to 240");
   CHECK(count_of_numbers(odd) == 120);
-  for (int r = 0; r < rounding_count; ++r) CHECK(halftone::named<Rounding>(name(Rounding(r))) == Rounding(r));
+  for (int r = 0; r < rounding_count; ++r)
+    CHECK(halftone::named<Rounding>(name(Rounding(r))) == Rounding(r));
   CHECK(halftone::named<Rounding>("nearest") == std::nullopt);
 }
 
 std::string complaint(const NumberFormat& format) {
-  try {
-    check_format("grid", format);
-  } catch (const UsageError& e) { return e.what(); }
-  return "";
+  return MESSAGE_OF(UsageError, check_format("grid", format));
 }
 
 TEST_CASE("number_formats: invalid grids") {

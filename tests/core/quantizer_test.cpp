@@ -5,17 +5,12 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/autograd/ops/cast.h>
-#include <halftone/core/error.h>
 #include <halftone/core/formats/block_scale.h>
-#include <halftone/core/formats/number_format.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/formats/survey.h>
-#include <halftone/amp/policy.h>
+#include <halftone/halftone.h>
+#include <halftone/amp/policy_reader.h>
 
 #include "../support.h"
-#include "clip_cases.h"
+#include "quantizer_cases.h"
 #include "policy/policy_cases.h"
 
 namespace halftone::test::quantizer_test {
@@ -213,10 +208,7 @@ TEST_CASE("quantizers: scales from a history, as a table") {
 }
 
 std::string complaint(const Accumulator& accumulator) {
-  try {
-    check_accumulator("matmul", accumulator);
-  } catch (const UsageError& e) { return e.what(); }
-  return "";
+  return MESSAGE_OF(UsageError, check_accumulator("matmul", accumulator));
 }
 
 TEST_CASE("invalid accumulators") {

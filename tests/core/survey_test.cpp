@@ -5,10 +5,7 @@
 #include <functional>
 #include <limits>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/formats/survey.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 namespace halftone::test::survey_test {
 namespace {

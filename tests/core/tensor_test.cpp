@@ -10,9 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 
@@ -48,9 +46,7 @@ TEST_CASE("whole numbers stay integers, unless a dtype is given") {
   CHECK(values_of(from_vector(sizes, {3}, f32)) == Values{7, 0, 5});
   const std::vector<int16_t> shorts{-3};
   CHECK(values_of(from_vector(shorts, {1})) == Values{-3});
-  CHECK(message_of<UsageError>([] {
-          from_vector(std::vector<uint64_t>{1, uint64_t(1) << 63}, {2});
-        }) ==
+  CHECK(MESSAGE_OF(UsageError, from_vector(std::vector<uint64_t>{1, uint64_t(1) << 63}, {2})) ==
         "[from_vector] the value 9223372036854775808 at position 1 is larger than an i64 can be. "
         "Use smaller ones.");
 }
@@ -217,20 +213,17 @@ TEST_CASE("view_as stays inside the storage") {
   CHECK(values_of(x.view_as({2, 2}, {6, 2}, 3)) == Values{3, 5, 9, 11});
   CHECK(values_of(x.view_as({3}, {-2}, 5)) == Values{5, 3, 1});
   CHECK(x.view_as({2, 0}, {99, 99}, 0).numel() == 0);
-  CHECK(message_of<ShapeError>([&] {
-          x.view_as({3, 5}, {5, 1}, 0);
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, x.view_as({3, 5}, {5, 1}, 0)) ==
         "[view_as] shape [3, 5] with strides [5, 1] and offset 0 leaves the 48 bytes of the "
         "storage. Use sizes that "
         "fit.");
   const auto refused = [&](const Shape& shape, const Strides& strides, int64_t offset) {
-    return test::contains(message_of<ShapeError>([&] { x.view_as(shape, strides, offset); }),
-                          "[view_as]");
+    return test::contains(MESSAGE_OF(ShapeError, x.view_as(shape, strides, offset)), "[view_as]");
   };
   CHECK(refused({2}, {1}, 11));
   CHECK(refused({1}, {1}, -1));
   CHECK(refused({2}, {1, 1}, 0));
-  CHECK(message_of<ShapeError>([&] { x.view_as({-1}, {1}, 0); }) ==
+  CHECK(MESSAGE_OF(ShapeError, x.view_as({-1}, {1}, 0)) ==
         "[shape] negative size in [-1]. Sizes must be at least 0.");
   CHECK(refused({3}, {-1}, 1));                                   // before the start
   CHECK(refused({2, 2}, {-4, 12}, 2));                            // beyond both ends
@@ -240,43 +233,36 @@ TEST_CASE("view_as stays inside the storage") {
 
 TEST_CASE("mistakes with elements and factories") {
   const Tensor x = from({{1.0, 2, 3}, {4, 5, 6}});
-  CHECK(message_of<ShapeError>([&] { x.item(); }) ==
+  CHECK(MESSAGE_OF(ShapeError, x.item()) ==
         "[item] needs one element, got [2, 3] f32. Reduce or index first.");
-  CHECK(message_of<ShapeError>([] { Tensor{}.item(); }) ==
+  CHECK(MESSAGE_OF(ShapeError, Tensor{}.item()) ==
         "[item] needs one element, got an undefined tensor. Reduce or index first.");
-  CHECK(message_of<ShapeError>([] { empty({0}).item(); }) ==
+  CHECK(MESSAGE_OF(ShapeError, empty({0}).item()) ==
         "[item] needs one element, got [0] f32. Reduce or index first.");
-  CHECK(message_of<ShapeError>([&] { x.at({1}); }) ==
+  CHECK(MESSAGE_OF(ShapeError, x.at({1})) ==
         "[at] 1 coordinates for [2, 3] f32. Give one per dimension.");
-  CHECK(message_of<ShapeError>([&] {
-          x.at({1, 3});
-        }) == "[at] index 3 is out of range for dimension 1 of [2, 3] f32. Use 0 to 2.");
-  CHECK(test::contains(message_of<ShapeError>([&] {
-                         x.at({-1, 0});
-                       }),
+  CHECK(MESSAGE_OF(ShapeError, x.at({1, 3})) ==
+        "[at] index 3 is out of range for dimension 1 of [2, 3] f32. Use 0 to 2.");
+  CHECK(test::contains(MESSAGE_OF(ShapeError, x.at({-1, 0})),
                        "index -1 is out of range for dimension 0"));
-  CHECK(message_of<ShapeError>([&] { x.size(2); }) ==
+  CHECK(MESSAGE_OF(ShapeError, x.size(2)) ==
         "[size] dimension 2 is out of range for rank 2. Use -2 to 1.");
-  CHECK(message_of<ShapeError>([] {
-          from_vector<double>({1, 2, 3}, {2, 2});
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, from_vector<double>({1, 2, 3}, {2, 2})) ==
         "[from] 3 values do not fill shape [2, 2], which has 4 elements. Give as many values as "
         "elements.");
-  CHECK(message_of<ShapeError>([] {
-          from({{1.0, 2}, {3}});
-        }) == "[from] rows of 2 and 1 values. Rows must be equally long.");
-  CHECK(message_of<ShapeError>([] { empty({int64_t(1) << 61}, f64); }) ==
+  CHECK(MESSAGE_OF(ShapeError, from({{1.0, 2}, {3}})) ==
+        "[from] rows of 2 and 1 values. Rows must be equally long.");
+  CHECK(MESSAGE_OF(ShapeError, empty({int64_t(1) << 61}, f64)) ==
         "[empty] too many bytes for [2305843009213693952] f64. Use a smaller shape.");
-  CHECK(message_of<ShapeError>([] {
-          empty({2, -2});
-        }) == "[shape] negative size in [2, -2]. Sizes must be at least 0.");
-  CHECK(message_of<UsageError>([] { arange(0, 1, 0); }) ==
+  CHECK(MESSAGE_OF(ShapeError, empty({2, -2})) ==
+        "[shape] negative size in [2, -2]. Sizes must be at least 0.");
+  CHECK(MESSAGE_OF(UsageError, arange(0, 1, 0)) ==
         "[arange] start 0, end 1, step 0. Numbers must be finite and step not 0.");
-  CHECK(test::contains(message_of<UsageError>([] { arange(0, NAN, 1); }), "[arange]"));
-  CHECK(test::contains(message_of<UsageError>([] { arange(0, INFINITY, 1); }), "[arange]"));
-  CHECK(message_of<ShapeError>([] { arange(0, 1e13, 1); }) ==
+  CHECK(test::contains(MESSAGE_OF(UsageError, arange(0, NAN, 1)), "[arange]"));
+  CHECK(test::contains(MESSAGE_OF(UsageError, arange(0, INFINITY, 1)), "[arange]"));
+  CHECK(MESSAGE_OF(ShapeError, arange(0, 1e13, 1)) ==
         "[arange] 1e+13 elements are too many. Use a larger step.");
-  CHECK(message_of<UsageError>([] { randint(3, 3, {2}); }) ==
+  CHECK(MESSAGE_OF(UsageError, randint(3, 3, {2})) ==
         "[randint] the range [3, 3) is empty. Use low < high.");
 }
 
@@ -287,10 +273,10 @@ TEST_CASE("devices") {
   std::ostringstream text;
   text << Device::cpu() << ' ' << Device::cuda(1);
   CHECK(text.str() == "cpu cuda:1");
-  const std::string message = message_of<DeviceError>([] { empty({1}, f32, Device::cuda(1000)); });
+  const std::string message = MESSAGE_OF(DeviceError, empty({1}, f32, Device::cuda(1000)));
   CHECK(message.starts_with("["));
   CHECK(message.ends_with("."));
-  CHECK(message_of<UsageError>([] { const CpuBackendScope scope("fpga"); }) ==
+  CHECK(MESSAGE_OF(UsageError, const CpuBackendScope scope("fpga")) ==
         "[CpuBackendScope] there is no CPU backend named \"fpga\". Use cpu or reference.");
 }
 
@@ -318,10 +304,10 @@ TEST_CASE("Dims is a list of at most eight numbers") {
 
   Dims full = Dims::filled(8, 1);
   const std::string too_many = "[shape] more than 8 dimensions. Reshape to fewer.";
-  CHECK(message_of<ShapeError>([&] { full.push_back(1); }) == too_many);
-  CHECK(message_of<ShapeError>([&] { full.insert(0, 1); }) == too_many);
-  CHECK(message_of<ShapeError>([] { Dims{1, 2, 3, 4, 5, 6, 7, 8, 9}; }) == too_many);
-  CHECK(message_of<ShapeError>([] { Dims::filled(9, 1); }) == too_many);
+  CHECK(MESSAGE_OF(ShapeError, full.push_back(1)) == too_many);
+  CHECK(MESSAGE_OF(ShapeError, full.insert(0, 1)) == too_many);
+  CHECK(MESSAGE_OF(ShapeError, Dims{1, 2, 3, 4, 5, 6, 7, 8, 9}) == too_many);
+  CHECK(MESSAGE_OF(ShapeError, Dims::filled(9, 1)) == too_many);
   CHECK(full.rank() == 8);
 }
 
@@ -332,15 +318,12 @@ TEST_CASE("numel_of") {
   CHECK(numel_of({int64_t(1) << 31, int64_t(1) << 31}) == int64_t(1) << 62);
   // The product of the sizes before the zero does not count.
   CHECK(numel_of({int64_t(1) << 62, int64_t(1) << 62, 0}) == 0);
-  CHECK(message_of<ShapeError>([] {
-          numel_of({3, -1});
-        }) == "[shape] negative size in [3, -1]. Sizes must be at least 0.");
-  CHECK(message_of<ShapeError>([] {
-          numel_of({0, -1});
-        }) == "[shape] negative size in [0, -1]. Sizes must be at least 0.");
-  CHECK(message_of<ShapeError>([] {
-          numel_of({int64_t(1) << 32, int64_t(1) << 31});
-        }) == "[shape] too many elements in [4294967296, 2147483648]. Use a smaller shape.");
+  CHECK(MESSAGE_OF(ShapeError, numel_of({3, -1})) ==
+        "[shape] negative size in [3, -1]. Sizes must be at least 0.");
+  CHECK(MESSAGE_OF(ShapeError, numel_of({0, -1})) ==
+        "[shape] negative size in [0, -1]. Sizes must be at least 0.");
+  CHECK(MESSAGE_OF(ShapeError, numel_of({int64_t(1) << 32, int64_t(1) << 31})) ==
+        "[shape] too many elements in [4294967296, 2147483648]. Use a smaller shape.");
 }
 
 TEST_CASE("layouts") {
@@ -376,17 +359,13 @@ TEST_CASE("broadcasting") {
     CHECK(broadcast_shapes("add", c.a, c.b) == c.result);
     CHECK(broadcast_shapes("add", c.b, c.a) == c.result);
   }
-  CHECK(message_of<ShapeError>([] {
-          broadcast_shapes("add", {2, 3}, {4, 3});
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, broadcast_shapes("add", {2, 3}, {4, 3})) ==
         "[add] shapes do not broadcast: [2, 3] and [4, 3] differ in dimension 0. Sizes must be "
         "equal, or one of them "
         "1.");
-  CHECK(contains(message_of<ShapeError>([] {
-                   broadcast_shapes("mul", {7, 2, 3}, {2});
-                 }),
+  CHECK(contains(MESSAGE_OF(ShapeError, broadcast_shapes("mul", {7, 2, 3}, {2})),
                  "differ in dimension 2"));
-  CHECK(contains(message_of<ShapeError>([] { broadcast_shapes("mul", {0}, {2}); }), "[mul]"));
+  CHECK(contains(MESSAGE_OF(ShapeError, broadcast_shapes("mul", {0}, {2})), "[mul]"));
 }
 
 TEST_CASE("normalize_dim") {
@@ -395,14 +374,13 @@ TEST_CASE("normalize_dim") {
   CHECK(normalize_dim("sum", -3, 3) == 0);
   CHECK(normalize_dim("sum", 0, 0) == 0);
   CHECK(normalize_dim("sum", -1, 0) == 0);
-  CHECK(message_of<ShapeError>([] { normalize_dim("sum", 3, 3); }) ==
+  CHECK(MESSAGE_OF(ShapeError, normalize_dim("sum", 3, 3)) ==
         "[sum] dimension 3 is out of range for rank 3. Use -3 to 2.");
-  CHECK(message_of<ShapeError>([] { normalize_dim("sum", -4, 3); }) ==
+  CHECK(MESSAGE_OF(ShapeError, normalize_dim("sum", -4, 3)) ==
         "[sum] dimension -4 is out of range for rank 3. Use -3 to 2.");
-  CHECK(message_of<ShapeError>([] { normalize_dim("sum", 1, 0); }) ==
+  CHECK(MESSAGE_OF(ShapeError, normalize_dim("sum", 1, 0)) ==
         "[sum] dimension 1 is out of range for rank 0. Use -1 to 0.");
-  CHECK(contains(message_of<ShapeError>([] { normalize_dim("sum", int64_t(1) << 32, 3); }),
-                 "4294967296"));
+  CHECK(contains(MESSAGE_OF(ShapeError, normalize_dim("sum", int64_t(1) << 32, 3)), "4294967296"));
 }
 
 }  // namespace halftone::test::shape_test

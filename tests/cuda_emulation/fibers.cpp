@@ -1,7 +1,6 @@
 // The threads of a block are fibers on one operating system thread. Each runs until it waits at a
 // barrier or a warp exchange. When all of them wait, the waits that are complete are released. A
 // barrier that some threads never reach is an error here, and a hang on a GPU.
-#include "fibers.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +13,6 @@
 
 #include <cuda_runtime.h>
 
-#include "block_order.h"
 #include "machine.h"
 
 #if defined(__SANITIZE_ADDRESS__)

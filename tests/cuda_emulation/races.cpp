@@ -4,7 +4,6 @@
 // then gives results that differ from those in order.
 #include "races.h"
 
-#include "fibers.h"
 #include "machine.h"
 
 namespace halftone::emulation {

@@ -19,12 +19,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/memory.h>
-#include <halftone/core/random.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/images.h>
 #include <halftone/halftone.h>
 
 #include "../support.h"
@@ -216,12 +210,12 @@ TEST_CASE("an exception of the dataset comes out of the loop, after the batches 
   for (const int prefetch : {0, 2}) {
     DataLoader loader(Failing(7), {.batch_size = 2, .prefetch = prefetch});
     int seen = 0;
-    CHECK(message_of<FormatError>([&] {
-            for (const Batch& batch : loader) seen += int(batch.targets.size(0));
-          }) == "[Failing] sample 7 is bad. Leave it out.");
+    CHECK(MESSAGE_OF(FormatError, for (const Batch& batch
+                                       : loader) seen += int(batch.targets.size(0))) ==
+          "[Failing] sample 7 is bad. Leave it out.");
     CHECK(seen == 6);
     DataLoader at_once(Failing(0), {.prefetch = prefetch});
-    CHECK(contains(message_of<FormatError>([&] { at_once.begin(); }), "sample 0 is bad"));
+    CHECK(contains(MESSAGE_OF(FormatError, at_once.begin()), "sample 0 is bad"));
   }
 }
 
@@ -251,13 +245,13 @@ TEST_CASE("after the first batches DataLoader takes no memory from the system") 
 }
 
 TEST_CASE("DataLoader explains invalid arguments") {
-  CHECK(message_of<UsageError>([] { DataLoader(counting(1), {.batch_size = 0}); }) ==
+  CHECK(MESSAGE_OF(UsageError, DataLoader(counting(1), {.batch_size = 0})) ==
         "[DataLoader] batch_size is 0. Use 1 or more.");
-  CHECK(message_of<UsageError>([] { DataLoader(counting(1), {.prefetch = -1}); }) ==
+  CHECK(MESSAGE_OF(UsageError, DataLoader(counting(1), {.prefetch = -1})) ==
         "[DataLoader] prefetch is -1. Use 0 for no thread, or a number of batches up to 65536.");
-  CHECK(message_of<UsageError>([] { DataLoader(std::shared_ptr<const Dataset>()); }) ==
+  CHECK(MESSAGE_OF(UsageError, DataLoader(std::shared_ptr<const Dataset>())) ==
         "[DataLoader] the dataset is a null pointer. Pass a dataset.");
-  CHECK(message_of<UsageError>([] { DataLoader(counting(1)).set_epoch(-1); }) ==
+  CHECK(MESSAGE_OF(UsageError, DataLoader(counting(1)).set_epoch(-1)) ==
         "[DataLoader] epoch is -1. Count epochs from 0.");
 }
 
@@ -337,11 +331,11 @@ TEST_CASE("DataLoader.resume refuses positions that the epoch does not have") {
   DataLoader loader(Counted(), {.batch_size = 5, .shuffle = true});
   const std::vector<Seen> first = walk(loader);
   loader.resume(0, 4);
-  CHECK(message_of<UsageError>([&] { loader.resume(1, 10); }) ==
+  CHECK(MESSAGE_OF(UsageError, loader.resume(1, 10)) ==
         "[DataLoader] batches_done is 10 of an epoch of 9. Resume with the dataset, batch_size and "
         "drop_last that the position was counted with.");
-  CHECK(contains(message_of<UsageError>([&] { loader.resume(1, -1); }), "batches_done is -1"));
-  CHECK(contains(message_of<UsageError>([&] { loader.resume(-1, 2); }), "epoch is -1"));
+  CHECK(contains(MESSAGE_OF(UsageError, loader.resume(1, -1)), "batches_done is -1"));
+  CHECK(contains(MESSAGE_OF(UsageError, loader.resume(-1, 2)), "epoch is -1"));
   CHECK(walk(loader) == std::vector<Seen>(first.begin() + 4, first.end()));
   loader.resume(3, 4);
   loader.set_epoch(0);  // forgets the position
@@ -399,10 +393,8 @@ TEST_CASE("DataLoader: shares are the batches of the whole, by their number in t
 
 TEST_CASE("DataLoader: shares that do not exist") {
   const auto refused = [](const LoaderShare& share) {
-    return message_of<UsageError>([&] {
-      DataLoader(data::TensorDataset(zeros({4, 1}), zeros({4}, i64)),
-                 {.batch_size = 1, .share = share});
-    });
+    return MESSAGE_OF(UsageError, DataLoader(data::TensorDataset(zeros({4, 1}), zeros({4}, i64)),
+                                             {.batch_size = 1, .share = share}));
   };
   CHECK(refused({.rank = 2, .of = 2, .group = 2}) ==
         "[DataLoader] the share is {rank 2, of 2, group 2}. Use ranks from 0 to of - 1, and groups "
@@ -526,9 +518,9 @@ TEST_CASE("an exception comes out at its batch, in any order of workers") {
       dataset.bad = bad;
       DataLoader loader(dataset, {.batch_size = 2, .workers = workers, .prefetch = 3});
       int64_t seen = 0;
-      CHECK(message_of<FormatError>([&] {
-              for (const Batch& batch : loader) seen += batch.targets.size(0);
-            }) == "[Noise] sample " + std::to_string(bad) + " is bad. Leave it out.");
+      CHECK(MESSAGE_OF(FormatError, for (const Batch& batch
+                                         : loader) seen += batch.targets.size(0)) ==
+            "[Noise] sample " + std::to_string(bad) + " is bad. Leave it out.");
       CHECK(seen == bad / 2 * 2);
     }
   }
@@ -541,8 +533,7 @@ TEST_CASE("an iterator that threw throws again") {
     DataLoader loader(dataset, {.batch_size = 2, .workers = workers});
     auto iterator = loader.begin();
     ++iterator;
-    for (int repeat = 0; repeat < 3; ++repeat)
-      CHECK(!message_of<FormatError>([&] { ++iterator; }).empty());
+    for (int repeat = 0; repeat < 3; ++repeat) CHECK(!MESSAGE_OF(FormatError, ++iterator).empty());
   }
 }
 
@@ -593,7 +584,7 @@ TEST_CASE("an iterator outlives the loader and moves") {
 
 TEST_CASE("DataLoader explains an invalid number of workers") {
   for (const int workers : {-1, 1025})
-    CHECK(message_of<UsageError>([&] { DataLoader(Noise(), {.workers = workers}); }) ==
+    CHECK(MESSAGE_OF(UsageError, DataLoader(Noise(), {.workers = workers})) ==
           "[DataLoader] workers is " + std::to_string(workers) +
               ". Use 0 for no thread, or a number of threads up to 1024.");
 }
@@ -621,7 +612,7 @@ TEST_CASE(
       ++made;
       return data::make_thread(std::move(run));
     };
-    CHECK(message_of<UsageError>([&] { data::make_workers(3, wait, stop, make); })
+    CHECK(MESSAGE_OF(UsageError, data::make_workers(3, wait, stop, make))
               .starts_with("[DataLoader] the system made " + std::to_string(possible) +
                            " of 3 worker threads: "));
     CHECK(running == 0);
@@ -659,8 +650,7 @@ TEST_CASE("an iterator at its end refuses to continue") {
     DataLoader::Iterator iterator = loader.begin();
     ++iterator;
     CHECK(iterator == std::default_sentinel);
-    CHECK(contains(message_of<UsageError>([&] { ++iterator; }),
-                   "[DataLoader] ++ after the last batch"));
+    CHECK(contains(MESSAGE_OF(UsageError, ++iterator), "[DataLoader] ++ after the last batch"));
   }
 }
 
@@ -695,24 +685,21 @@ TEST_CASE("TensorDataset accepts strided tensors and every dtype") {
 }
 
 TEST_CASE("TensorDataset explains invalid arguments") {
-  CHECK(message_of<ShapeError>([] {
-          TensorDataset(zeros({3, 2}), zeros({4}, i64));
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, TensorDataset(zeros({3, 2}), zeros({4}, i64))) ==
         "[TensorDataset] numbers of samples differ: inputs are [3, 2] f32, targets are [4] i64; "
         "inputs.size(0) must "
         "equal targets.size(0).");
-  CHECK(message_of<ShapeError>([] { TensorDataset(scalar(1), zeros({1})); }) ==
+  CHECK(MESSAGE_OF(ShapeError, TensorDataset(scalar(1), zeros({1}))) ==
         "[TensorDataset] inputs have no first dimension: they must be [samples, ...]. Pass a "
         "tensor of rank 1 or "
         "more.");
-  CHECK(contains(message_of<ShapeError>([] { TensorDataset(zeros({1}), Tensor()); }),
+  CHECK(contains(MESSAGE_OF(ShapeError, TensorDataset(zeros({1}), Tensor())),
                  "targets have no first"));
   for (const int64_t index : {int64_t(-1), int64_t(3), INT64_MAX}) {
     const TensorDataset dataset(zeros({3, 2}), zeros({3}));
-    CHECK(message_of<UsageError>([&] {
-            dataset.batch({&index, 1});
-          }) == "[Dataset] there is no sample " + std::to_string(index) +
-                    ": the dataset has 3. Number samples from 0 to size() - 1.");
+    CHECK(MESSAGE_OF(UsageError, dataset.batch({&index, 1})) ==
+          "[Dataset] there is no sample " + std::to_string(index) +
+              ": the dataset has 3. Number samples from 0 to size() - 1.");
   }
 }
 
@@ -734,24 +721,18 @@ TEST_CASE("ByteImages normalizes per channel") {
 
 TEST_CASE("ByteImages explains invalid arguments") {
   const Tensor images = zeros({2, 1, 4, 4}, u8), labels = zeros({2}, i64);
-  CHECK(contains(message_of<ShapeError>([&] {
-                   ByteImages(zeros({2, 1, 4, 4}), labels);
-                 }),
+  CHECK(contains(MESSAGE_OF(ShapeError, ByteImages(zeros({2, 1, 4, 4}), labels)),
                  "[ByteImages] images and labels do not fit: images are [2, 1, 4, 4] f32, labels "
                  "are [2] i64"));
-  CHECK(contains(message_of<ShapeError>([&] { ByteImages(images, zeros({3}, i64)); }),
-                 "labels are [3] i64"));
-  CHECK(contains(message_of<ShapeError>([&] { ByteImages(images, Tensor()); }), "undefined"));
-  CHECK(message_of<UsageError>([&] {
-          ByteImages(images, labels, {.mean = {1, 2, 3}});
-        }) ==
+  CHECK(
+      contains(MESSAGE_OF(ShapeError, ByteImages(images, zeros({3}, i64))), "labels are [3] i64"));
+  CHECK(contains(MESSAGE_OF(ShapeError, ByteImages(images, Tensor())), "undefined"));
+  CHECK(MESSAGE_OF(UsageError, ByteImages(images, labels, {.mean = {1, 2, 3}})) ==
         "[ByteImages] 3 values of mean for images of 1 channels. Give one value per channel.");
-  CHECK(contains(message_of<UsageError>([&] { ByteImages(images, labels, {.std = {0}}); }),
+  CHECK(contains(MESSAGE_OF(UsageError, ByteImages(images, labels, {.std = {0}})),
                  "cannot normalize channel 0: mean is 0, std is 0"));
   CHECK(
-      message_of<UsageError>([&] {
-        ByteImages(images, from({0, 2}, i64), {.class_names = {"a", "b"}});
-      }) ==
+      MESSAGE_OF(UsageError, ByteImages(images, from({0, 2}, i64), {.class_names = {"a", "b"}})) ==
       "[ByteImages] label out of range: sample 1 has label 2 of 2 classes. Number classes from 0.");
 }
 

@@ -3,10 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/memory.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/images.h>
+#include <halftone/halftone.h>
 
 #include "image_fixtures.h"
 
@@ -64,26 +61,19 @@ TEST_CASE("write_png writes what read_image reads") {
 
 TEST_CASE("write_png explains what it cannot write") {
   const TemporaryDirectory directory;
-  CHECK(contains(message_of<FormatError>([&] {
-                   write_png(directory / "no" / "x.png", zeros({2, 2, 3}, u8));
-                 }),
-                 "[write_png] cannot write " + (directory / "no" / "x.png").string()));
-  CHECK(message_of<DTypeError>([&] {
-          write_png(directory / "x.png", zeros({2, 2, 3}));
-        }) ==
+  CHECK(
+      contains(MESSAGE_OF(FormatError, write_png(directory / "no" / "x.png", zeros({2, 2, 3}, u8))),
+               "[write_png] cannot write " + (directory / "no" / "x.png").string()));
+  CHECK(MESSAGE_OF(DTypeError, write_png(directory / "x.png", zeros({2, 2, 3}))) ==
         "[write_png] not an image of bytes: it is [2, 2, 3] f32. Pass u8 [height, width, "
         "channels].");
-  CHECK(message_of<ShapeError>([&] {
-          write_png(directory / "x.png", zeros({2, 2, 2}, u8));
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, write_png(directory / "x.png", zeros({2, 2, 2}, u8))) ==
         "[write_png] no PNG has 2 channels: the image is [2, 2, 2] u8. Pass 1, 3 or 4 channels, "
         "last.");
-  CHECK(message_of<ShapeError>([&] {
-          write_png(directory / "x.png", zeros({0, 2, 3}, u8));
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, write_png(directory / "x.png", zeros({0, 2, 3}, u8))) ==
         "[write_png] not an image: it has 3 dimensions and 0 elements. Pass u8 [height, width, "
         "channels].");
-  CHECK(contains(message_of<ShapeError>([&] { write_png(directory / "x.png", Tensor()); }),
+  CHECK(contains(MESSAGE_OF(ShapeError, write_png(directory / "x.png", Tensor())),
                  "it is undefined"));
 }
 
@@ -91,26 +81,26 @@ TEST_CASE("read_image names the file that it cannot read") {
   const TemporaryDirectory directory;
   const auto path = directory / "x.png";
   const std::string name = path.string();
-  CHECK(message_of<FormatError>([&] { read_image(path); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(path)) ==
         "[read_image] no such file: " + name + ". Check the path.");
   write_file(path, "");
-  CHECK(message_of<FormatError>([&] { read_image(path); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(path)) ==
         "[read_image] the file is empty: " + name + ". Fetch the file again.");
   write_file(path, "GIF89a and so on");
-  CHECK(message_of<FormatError>([&] { read_image(path); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(path)) ==
         "[read_image] not an image: " + name +
             ": it is neither JPEG nor PNG. Pass a JPEG or PNG file, whatever its extension.");
-  CHECK(message_of<FormatError>([&] { read_image(directory.path()); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(directory.path())) ==
         "[read_image] not a file: " + directory.path().string() +
             " is a directory. Name a regular file.");
-  CHECK(contains(message_of<FormatError>([] { read_image("/dev/zero"); }),
+  CHECK(contains(MESSAGE_OF(FormatError, read_image("/dev/zero")),
                  "/dev/zero is a device or a pipe"));
-  CHECK(contains(message_of<FormatError>([&] { read_image(path / "below"); }), "x.png/below"));
+  CHECK(contains(MESSAGE_OF(FormatError, read_image(path / "below")), "x.png/below"));
   write_file(path, read_file(image_fixture("rgb.png")));
-  CHECK(message_of<FormatError>([&] { read_image(path, {.max_file_bytes = 100}); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(path, {.max_file_bytes = 100})) ==
         "[read_image] the file is too large: " + name +
             " has more than 100 bytes. Raise the limit if it is meant to be so.");
-  CHECK(message_of<FormatError>([&] { read_image(path, {.max_pixels = 203}); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(path, {.max_pixels = 203})) ==
         "[read_image] the image is too large: " + name +
             " promises 12 x 17 pixels, the limits are 203 in all and 65535 per side. Raise "
             "max_pixels if it is meant to be so.");
@@ -128,7 +118,7 @@ TEST_CASE("a truncated JPEG is an error unless the caller accepts it") {
   const TemporaryDirectory directory;
   const std::string whole = read_file(image_fixture("full.jpg"));
   write_file(directory / "x.jpg", whole.substr(0, whole.size() - 60));
-  CHECK(message_of<FormatError>([&] { read_image(directory / "x.jpg"); }) ==
+  CHECK(MESSAGE_OF(FormatError, read_image(directory / "x.jpg")) ==
         "[read_image] truncated image: " + (directory / "x.jpg").string() +
             ": it ends before its end marker. Fetch the file again.");
   const Tensor image = read_image(directory / "x.jpg", {.accept_truncated = true}),
@@ -136,9 +126,9 @@ TEST_CASE("a truncated JPEG is an error unless the caller accepts it") {
   REQUIRE(image.shape() == expected.shape());
   CHECK(image.at({0, 0, 0}) == expected.at({0, 0, 0}));   // the start is decoded
   write_file(directory / "y.jpg", whole.substr(0, 100));  // before any pixel
-  CHECK(contains(
-      message_of<FormatError>([&] { read_image(directory / "y.jpg", {.accept_truncated = true}); }),
-      "truncated image"));
+  CHECK(
+      contains(MESSAGE_OF(FormatError, read_image(directory / "y.jpg", {.accept_truncated = true})),
+               "truncated image"));
 }
 
 TEST_CASE("images are charged to the scope of the caller, and all memory is freed") {
@@ -263,9 +253,9 @@ TEST_CASE("a broken file is an error that names it, or is replaced") {
   {
     DataLoader loader(image_folder(root.path(), options), {.batch_size = 2});
     int64_t seen = 0;
-    const std::string message = message_of<FormatError>([&] {
-      for (const Batch& batch : loader) seen += batch.targets.size(0);
-    });
+    const std::string message =
+        MESSAGE_OF(FormatError, for (const Batch& batch
+                                     : loader) seen += batch.targets.size(0));
     CHECK(contains(message, "[read_image] not an image: " + (root / "class0" / "3.png").string()));
     CHECK(seen == 2);
   }
@@ -284,7 +274,7 @@ TEST_CASE("a broken file is an error that names it, or is replaced") {
   for (int i = 0; i < 8; ++i)
     write_file(root / ("class" + std::to_string(i / 4)) / (std::to_string(i) + ".png"), "");
   const ImageFiles none = image_folder(root.path(), options);
-  CHECK(message_of<FormatError>([&] { none.batch(all_of(none)); }) ==
+  CHECK(MESSAGE_OF(FormatError, none.batch(all_of(none))) ==
         "[ImageFiles] none of the 8 files can be decoded, the first is " +
             (root / "class0" / "0.png").string() + ". Read one with read_image() to see why.");
 }
@@ -294,12 +284,12 @@ TEST_CASE("images of a batch must agree in size") {
   write_image(root / "a" / "1.png", 1, 4, 4);
   write_image(root / "a" / "2.png", 2, 4, 5);
   const ImageFiles dataset = image_folder(root.path());
-  CHECK(message_of<ShapeError>([&] { dataset.batch(all_of(dataset)); }) ==
+  CHECK(MESSAGE_OF(ShapeError, dataset.batch(all_of(dataset))) ==
         "[ImageFiles] samples of a batch differ: sample 0 is [3, 4, 4] f32, sample 1 is [3, 4, 5] "
         "f32. End the transform with one size for all, such as Resize and CenterCrop.");
   const ImageFiles nothing =
       image_folder(root.path(), {.transform = [](const Tensor&, Generator&) { return Tensor(); }});
-  CHECK(contains(message_of<ShapeError>([&] { nothing.batch(all_of(nothing)); }),
+  CHECK(contains(MESSAGE_OF(ShapeError, nothing.batch(all_of(nothing))),
                  "the transform gives nothing, or not on the CPU: sample 0"));
   CHECK(contains(message_of<UsageError>([&] {
                    const int64_t index = 2;
@@ -311,20 +301,18 @@ TEST_CASE("images of a batch must agree in size") {
 TEST_CASE("image_folder explains what is missing") {
   const TemporaryDirectory root;
   const std::string name = root.path().string();
-  CHECK(message_of<FormatError>([&] { image_folder(root / "none"); }) ==
+  CHECK(MESSAGE_OF(FormatError, image_folder(root / "none")) ==
         "[image_folder] no directory " + name +
             "/none. Pass the directory that has one sub-directory per class.");
-  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+  CHECK(MESSAGE_OF(FormatError, image_folder(root.path())) ==
         "[image_folder] no classes in " + name +
             ": it has no sub-directories. Put the images of each class into one of its own.");
   fs::create_directories(root / "empty");
-  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+  CHECK(MESSAGE_OF(FormatError, image_folder(root.path())) ==
         "[image_folder] a class without images: " + name +
             "/empty has no file with one of the extensions. Remove it, or name them in "
             "ImageFolderOptions::extensions.");
-  CHECK(message_of<UsageError>([] {
-          ImageFiles({{"x.png", 2}}, {"a", "b"});
-        }) ==
+  CHECK(MESSAGE_OF(UsageError, ImageFiles({{"x.png", 2}}, {"a", "b"})) ==
         "[ImageFiles] label out of range: x.png has label 2 of 2 classes. Number classes from 0.");
 }
 
@@ -332,7 +320,7 @@ TEST_CASE("image_folder refuses a directory that is one level too high") {
   const TemporaryDirectory root;
   for (const char* part : {"train", "Test"})
     for (const char* shape : {"circle", "square"}) write_image(root / part / shape / "1.png", 1);
-  CHECK(message_of<FormatError>([&] { image_folder(root.path()); }) ==
+  CHECK(MESSAGE_OF(FormatError, image_folder(root.path())) ==
         "[image_folder] the classes in " + root.path().string() +
             " would be Test, train, which are parts of a dataset. Pass one of them, such as " +
             (root / "Test").string() + ".");
@@ -367,7 +355,7 @@ std::span<const uint8_t> as_bytes(const std::string& text) {
 
 /// The error message of decoding; empty for an image. Other exceptions pass through.
 std::string message_for(const std::string& bytes, data::ImageOptions options = {}) {
-  return message_of<FormatError>([&] { data::decode_image(as_bytes(bytes), "x", options); });
+  return MESSAGE_OF(FormatError, data::decode_image(as_bytes(bytes), "x", options));
 }
 
 std::string big32(uint32_t value) {

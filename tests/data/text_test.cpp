@@ -4,9 +4,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/factory.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/text.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 
@@ -27,12 +25,11 @@ TEST_CASE("read_text reads all bytes except a byte order mark") {
   CHECK(read_text(path) == "one\r\ntwo \xff");
   write_file(path, "");
   CHECK(read_text(path).empty());
-  CHECK(contains(message_of<FormatError>([&] { read_text(directory / "none"); }),
+  CHECK(contains(MESSAGE_OF(FormatError, read_text(directory / "none")),
                  "[read_text] no such file: "));
   write_file(path, "12345");
   CHECK(read_text(path, 5) == "12345");
-  CHECK(contains(message_of<FormatError>([&] { read_text(path, 4); }),
-                 "[read_text] the file is too large"));
+  CHECK(contains(MESSAGE_OF(FormatError, read_text(path, 4)), "[read_text] the file is too large"));
 }
 
 TEST_CASE("CharacterTokenizer numbers characters by code point") {
@@ -50,25 +47,23 @@ TEST_CASE("CharacterTokenizer numbers characters by code point") {
 TEST_CASE("CharacterTokenizer explains unknown characters") {
   const CharacterTokenizer tokenizer("ab");
   CHECK(
-      message_of<UsageError>([&] { tokenizer.encode("abz"); }) ==
+      MESSAGE_OF(UsageError, tokenizer.encode("abz")) ==
       "[CharacterTokenizer] unknown character: 'z' (U+007A) at byte 2 is none of the 2 characters "
       "of the vocabulary. Build the vocabulary from all of the text.");
-  CHECK(contains(message_of<UsageError>([&] { tokenizer.encode("\n"); }), "U+000A at byte 0"));
-  CHECK(contains(message_of<UsageError>([&] { tokenizer.encode("é"); }), "'é' (U+00E9)"));
-  CHECK(message_of<UsageError>([&] {
-          tokenizer.decode(std::vector<int64_t>{0, 2});
-        }) ==
+  CHECK(contains(MESSAGE_OF(UsageError, tokenizer.encode("\n")), "U+000A at byte 0"));
+  CHECK(contains(MESSAGE_OF(UsageError, tokenizer.encode("é")), "'é' (U+00E9)"));
+  CHECK(MESSAGE_OF(UsageError, tokenizer.decode(std::vector<int64_t>{0, 2})) ==
         "[CharacterTokenizer] there is no token 2: the vocabulary has 2. Pass tokens from 0 "
         "to vocabulary_size() - 1.");
-  CHECK(contains(message_of<UsageError>([&] { tokenizer.decode(std::vector<int64_t>{-1}); }),
-                 "no token -1"));
+  CHECK(
+      contains(MESSAGE_OF(UsageError, tokenizer.decode(std::vector<int64_t>{-1})), "no token -1"));
   // Overlong, a surrogate, above U+10FFFF, cut off, a continuation alone.
   for (const char* bytes : {"\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
                             "\xe2\x82", "\x80", "\xff", "\xf0\x9d\x84"}) {
-    CHECK(message_of<FormatError>([&] { CharacterTokenizer(std::string("ab") + bytes); }) ==
+    CHECK(MESSAGE_OF(FormatError, CharacterTokenizer(std::string("ab") + bytes)) ==
           "[CharacterTokenizer] the text is not UTF-8: byte 2 begins no character. Convert the "
           "text, or use BytePairTokenizer.");
-    CHECK(contains(message_of<FormatError>([&] { tokenizer.encode(bytes); }), "byte 0"));
+    CHECK(contains(MESSAGE_OF(FormatError, tokenizer.encode(bytes)), "byte 0"));
   }
 }
 
@@ -117,22 +112,19 @@ TEST_CASE("tokenize makes a tensor for TextDataset") {
 }
 
 TEST_CASE("text functions explain invalid arguments") {
-  CHECK(message_of<ShapeError>([] { TextDataset(arange(4), {.context = 4}); }) ==
+  CHECK(MESSAGE_OF(ShapeError, TextDataset(arange(4), {.context = 4})) ==
         "[TextDataset] too few tokens: 4 for a context of 4 and the target after it. Use more text "
         "or less context.");
-  CHECK(message_of<UsageError>([] { TextDataset(arange(4), {.context = 0}); }) ==
+  CHECK(MESSAGE_OF(UsageError, TextDataset(arange(4), {.context = 0})) ==
         "[TextDataset] context is 0 and stride is 0. Give positive numbers of tokens.");
-  CHECK(
-      contains(message_of<UsageError>([] { TextDataset(arange(4), {.context = 2, .stride = -1}); }),
-               "stride is -1"));
-  CHECK(message_of<DTypeError>([] { TextDataset(arange(4, i32), {.context = 2}); }) ==
+  CHECK(contains(MESSAGE_OF(UsageError, TextDataset(arange(4), {.context = 2, .stride = -1})),
+                 "stride is -1"));
+  CHECK(MESSAGE_OF(DTypeError, TextDataset(arange(4, i32), {.context = 2})) ==
         "[TextDataset] the tokens must be i64: they are [4] i32. Pass the result of tokenize().");
-  CHECK(contains(message_of<ShapeError>([] {
-                   TextDataset(zeros({2, 2}, i64), {.context = 2});
-                 }),
+  CHECK(contains(MESSAGE_OF(ShapeError, TextDataset(zeros({2, 2}, i64), {.context = 2})),
                  "they have 2 dimensions"));
-  CHECK(contains(message_of<ShapeError>([] { split_text(Tensor()); }), "they are undefined"));
-  CHECK(message_of<UsageError>([] { split_text(arange(4), 1); }) ==
+  CHECK(contains(MESSAGE_OF(ShapeError, split_text(Tensor())), "they are undefined"));
+  CHECK(MESSAGE_OF(UsageError, split_text(arange(4), 1)) ==
         "[split_text] the fraction is 1. Give a number from 0, below 1.");
   CHECK(contains(message_of<UsageError>([] {
                    const int64_t index = 2;
@@ -263,7 +255,7 @@ TEST_CASE("special tokens are text in encode and have a number in token()") {
   CHECK(tokenizer.token("no such token") == std::nullopt);
   CHECK(tokenizer.encode("<|endoftext|>").size() > 1);
   CHECK(tokenizer.decode(std::vector<int64_t>{0}) == "<|endoftext|>");
-  CHECK(message_of<UsageError>([&] { tokenizer.decode(std::vector<int64_t>{100000}); }) ==
+  CHECK(MESSAGE_OF(UsageError, tokenizer.decode(std::vector<int64_t>{100000})) ==
         "[BytePairTokenizer] there is no token 100000: the vocabulary has " +
             std::to_string(tokenizer.vocabulary_size()) +
             ". Pass tokens from 0 to vocabulary_size() - 1.");
@@ -308,10 +300,10 @@ TEST_CASE("BytePairTokenizer names what is wrong with its files") {
   CHECK(contains(message_for(vocabulary, "x q\n"), "that the vocabulary does not have"));
   CHECK(contains(message_for(vocabulary, "h e\nh e\n"), "line 2, \"h e\", occurs twice"));
   CHECK(contains(message_for(vocabulary, "h \x01\n"), "does not stand for bytes"));
-  CHECK(contains(message_of<FormatError>(
-                     [] { BytePairTokenizer(fixture("merges.txt"), fixture("vocab.json")); }),
-                 "Pass GPT-2's vocab.json and merges.txt, in this order."));
-  CHECK(contains(message_of<FormatError>([] { BytePairTokenizer("/none", "/none"); }),
+  CHECK(contains(
+      MESSAGE_OF(FormatError, BytePairTokenizer(fixture("merges.txt"), fixture("vocab.json"))),
+      "Pass GPT-2's vocab.json and merges.txt, in this order."));
+  CHECK(contains(MESSAGE_OF(FormatError, BytePairTokenizer("/none", "/none")),
                  "[BytePairTokenizer] no such file: /none"));
 }
 

@@ -5,9 +5,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/transforms.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "image_fixtures.h"
@@ -174,45 +172,35 @@ TEST_CASE("Compose applies steps in order, lambdas included") {
 
 TEST_CASE("transforms explain invalid arguments") {
   const Tensor x = numbered(4, 4, 3);
-  CHECK(message_of<ShapeError>([&] {
-          run(Resize{.shorter_side = 2}, zeros({4, 4}, u8));
-        }) ==
+  CHECK(MESSAGE_OF(ShapeError, run(Resize{.shorter_side = 2}, zeros({4, 4}, u8))) ==
         "[Resize] not an image: it has 2 dimensions and 16 elements. Pass u8 [height, width, "
         "channels].");
-  CHECK(contains(message_of<DTypeError>([&] {
-                   run(CenterCrop{2}, zeros({4, 4, 3}));
-                 }),
+  CHECK(contains(MESSAGE_OF(DTypeError, run(CenterCrop{2}, zeros({4, 4, 3}))),
                  "[CenterCrop] not an image of bytes: it is [4, 4, 3] f32"));
-  CHECK(message_of<UsageError>([&] { run(Resize{}, x); }) ==
+  CHECK(MESSAGE_OF(UsageError, run(Resize{}, x)) ==
         "[Resize] no size: shorter_side is 0, height and width are 0. Give shorter_side, or height "
         "and width.");
-  CHECK(message_of<UsageError>([&] { run(Resize{.height = 4}, x); }) ==
+  CHECK(MESSAGE_OF(UsageError, run(Resize{.height = 4}, x)) ==
         "[Resize] cannot resize to 4 x 0. Give sizes from 1 to 65535.");
-  CHECK(message_of<UsageError>([&] { run(CenterCrop{}, x); }) ==
+  CHECK(MESSAGE_OF(UsageError, run(CenterCrop{}, x)) ==
         "[CenterCrop] size is 0. Give a size from 1 to 65535.");
-  CHECK(message_of<ShapeError>([&] { run(RandomCrop{.size = 7, .padding = 1}, x); }) ==
+  CHECK(MESSAGE_OF(ShapeError, run(RandomCrop{.size = 7, .padding = 1}, x)) ==
         "[RandomCrop] the image is smaller than the crop: it is [4, 4, 3] u8, the size is 7 and "
         "the padding 1. Resize first, or pad more.");
-  CHECK(contains(message_of<UsageError>([&] { run(RandomCrop{.size = 2, .padding = -1}, x); }),
+  CHECK(contains(MESSAGE_OF(UsageError, run(RandomCrop{.size = 2, .padding = -1}, x)),
                  "padding is -1"));
+  CHECK(contains(MESSAGE_OF(UsageError, run(RandomResizedCrop{.size = 2, .min_area = 2}, x)),
+                 "ranges are out of order: area 2 to 1"));
+  CHECK(contains(MESSAGE_OF(UsageError, run(RandomHorizontalFlip{1.5}, x)), "probability is 1.5"));
+  CHECK(contains(MESSAGE_OF(UsageError, run(ColorJitter{.hue = 0.6}, x)), "hue 0.6"));
+  CHECK(contains(MESSAGE_OF(UsageError, run(ColorJitter{.contrast = -1}, x)), "contrast -1"));
+  CHECK(contains(MESSAGE_OF(UsageError, adjust_brightness(x, -1)), "the factor is -1"));
+  CHECK(contains(MESSAGE_OF(UsageError, adjust_hue(x, 0.7)), "the turn is 0.7"));
   CHECK(
-      contains(message_of<UsageError>([&] { run(RandomResizedCrop{.size = 2, .min_area = 2}, x); }),
-               "ranges are out of order: area 2 to 1"));
-  CHECK(contains(message_of<UsageError>([&] { run(RandomHorizontalFlip{1.5}, x); }),
-                 "probability is 1.5"));
-  CHECK(contains(message_of<UsageError>([&] { run(ColorJitter{.hue = 0.6}, x); }), "hue 0.6"));
-  CHECK(contains(message_of<UsageError>([&] { run(ColorJitter{.contrast = -1}, x); }),
-                 "contrast -1"));
-  CHECK(contains(message_of<UsageError>([&] { adjust_brightness(x, -1); }), "the factor is -1"));
-  CHECK(contains(message_of<UsageError>([&] { adjust_hue(x, 0.7); }), "the turn is 0.7"));
-  CHECK(contains(message_of<ShapeError>([&] { adjust_hue(numbered(2, 2, 2), 0); }),
-                 "an image of 2 channels"));
-  CHECK(message_of<UsageError>([&] {
-          run(Normalize{.mean = {1, 2}}, x);
-        }) == "[Normalize] 2 values of mean for images of 3 channels. Give one value per channel.");
-  CHECK(contains(message_of<UsageError>([&] {
-                   run(Normalize{.std = {1, 0, 1}}, x);
-                 }),
+      contains(MESSAGE_OF(ShapeError, adjust_hue(numbered(2, 2, 2), 0)), "an image of 2 channels"));
+  CHECK(MESSAGE_OF(UsageError, run(Normalize{.mean = {1, 2}}, x)) ==
+        "[Normalize] 2 values of mean for images of 3 channels. Give one value per channel.");
+  CHECK(contains(MESSAGE_OF(UsageError, run(Normalize{.std = {1, 0, 1}}, x)),
                  "cannot normalize channel 1: mean is 0, std is 0"));
 }
 
@@ -275,16 +263,13 @@ TEST_CASE("shares follow Beta(alpha, alpha)") {
 TEST_CASE("mixup explains invalid arguments") {
   Generator random(1);
   const Tensor x = zeros({2, 3}), y = zeros({2}, i64);
-  CHECK(message_of<UsageError>([&] {
-          mixup({x, y}, -1, random);
-        }) == "[mixup] alpha is -1. Give a number from 0, such as 0.2.");
-  CHECK(message_of<DTypeError>([&] {
-          mixup({zeros({2, 3}, u8), y}, 1, random);
-        }) == "[mixup] the inputs must be f32: they are [2, 3] u8. Mix before converting.");
-  CHECK(message_of<ShapeError>([&] {
-          mixup({x, zeros({3}, i64)}, 1, random);
-        }) == "[mixup] inputs and targets are not a batch. Pass [k, ...] and [k, ...].");
-  CHECK(contains(message_of<ShapeError>([&] { mixup({Tensor(), y}, 1, random); }), "not a batch"));
+  CHECK(MESSAGE_OF(UsageError, mixup({x, y}, -1, random)) ==
+        "[mixup] alpha is -1. Give a number from 0, such as 0.2.");
+  CHECK(MESSAGE_OF(DTypeError, mixup({zeros({2, 3}, u8), y}, 1, random)) ==
+        "[mixup] the inputs must be f32: they are [2, 3] u8. Mix before converting.");
+  CHECK(MESSAGE_OF(ShapeError, mixup({x, zeros({3}, i64)}, 1, random)) ==
+        "[mixup] inputs and targets are not a batch. Pass [k, ...] and [k, ...].");
+  CHECK(contains(MESSAGE_OF(ShapeError, mixup({Tensor(), y}, 1, random)), "not a batch"));
 }
 
 }  // namespace halftone::test::mixup_test

@@ -3,10 +3,8 @@
 #include <exception>
 #include <thread>
 
-#include <halftone/amp/grad_scaler.h>
-#include <halftone/core/captured_step.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
+#include <halftone/halftone.h>
+#include <halftone/amp/policy_reader.h>
 
 #include "device_cases.h"
 #include "support.h"

@@ -9,9 +9,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/backend.h>
 #include <halftone/halftone.h>
-#include <halftone/amp/policy.h>
 
 namespace halftone::test {
 

@@ -1,7 +1,4 @@
 // Training on a GPU: the losses of the CPU under every strategy, its bytes, and no waits.
-#include <halftone/autograd/ops.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/tensor.h>
 #include <halftone/halftone.h>
 
 #include "../train/trainer_cases.h"

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <iostream>
 
-#include <halftone/amp/policy.h>
-#include <halftone/distributed/collectives.h>
 #include <halftone/halftone.h>
 
 using namespace halftone;

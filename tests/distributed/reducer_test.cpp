@@ -5,10 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/session.h>
-#include <halftone/core/backend.h>
-#include <halftone/distributed/collectives.h>
 #include <halftone/distributed/reducer.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"
@@ -202,7 +200,7 @@ TEST_CASE("Reducer: each rank sends the parts that others own, and its own part 
 TEST_CASE("Reducer: parameters that are not row-major are not sharded") {
   on_ranks(2, [](ThreadRank& self) {
     const std::vector<Tensor> parameters{views::transpose(zeros({2, 3}), 0, 1)};
-    CHECK(message_of<UsageError>([&] { distributed::Reducer(self, parameters, {}); }) ==
+    CHECK(MESSAGE_OF(UsageError, distributed::Reducer(self, parameters, {})) ==
           "[distributed] a parameter is [3, 2] f32, and not row-major. Make it contiguous, or turn "
           "shard_optimizer off.");
     const distributed::Reducer whole(self, parameters, {.shard_optimizer = false});
@@ -230,10 +228,9 @@ TEST_CASE("Reducer: contradictory settings") {
   ThreadRank::Post post;
   ThreadRank alone(post, 0, 1);
   const distributed::Options whole_numbers{.wire = distributed::WireFormat{.dtype = i32}};
-  CHECK(message_of<UsageError>([&] {
-          distributed::Reducer(alone, {}, whole_numbers);
-        }).starts_with("[distributed] there is no wire format named \"i32\". "));
-  CHECK(message_of<UsageError>([&] { distributed::Reducer(alone, {}, {.bucket_bytes = 0}); }) ==
+  CHECK(MESSAGE_OF(UsageError, distributed::Reducer(alone, {}, whole_numbers))
+            .starts_with("[distributed] there is no wire format named \"i32\". "));
+  CHECK(MESSAGE_OF(UsageError, distributed::Reducer(alone, {}, {.bucket_bytes = 0})) ==
         "[distributed] bucket_bytes is 0. Use 1 or more.");
 }
 
@@ -320,21 +317,21 @@ TEST_CASE("train_together: calls out of order") {
   on_ranks(1, [](ThreadRank& self) {
     Net net(1);
     amp::Training training(amp::Policy::named("fp32"), net.model, net.adamw);
-    CHECK(message_of<UsageError>([&] { training.no_backward(); }) ==
+    CHECK(MESSAGE_OF(UsageError, training.no_backward()) ==
           "[Training.no_backward] this training is not part of a group. Call train_together() "
           "first, or leave it out.");
     training.train_together(self);
-    CHECK(message_of<UsageError>([&] { training.train_together(self); }) ==
+    CHECK(MESSAGE_OF(UsageError, training.train_together(self)) ==
           "[Training.train_together] called twice. Call it once, before the first step.");
     const auto loss = [&] {
       return cross_entropy(training.forward(net.model, ones({2, 12})), zeros({2}, i64));
     };
     training.backward(loss());
     training.step();
-    CHECK(message_of<UsageError>([&] { training.backward(loss()); }) ==
+    CHECK(MESSAGE_OF(UsageError, training.backward(loss())) ==
           "[Training.backward] the gradients of the last step are still there. Call zero_grad() "
           "before the first backward() of a step.");
-    CHECK(message_of<UsageError>([&] { training.begin_batch(-1); }) ==
+    CHECK(MESSAGE_OF(UsageError, training.begin_batch(-1)) ==
           "[Training.begin_batch] the batch has number -1. Count the batches of a training from 0, "
           "up to 1073741822.");
   });
@@ -366,7 +363,7 @@ TEST_CASE("train_together: a loss scale that changes between two batches of a st
     };
     training.backward(loss());
     training.scaler().update(1024);
-    CHECK(message_of<UsageError>([&] { training.backward(loss()); }) ==
+    CHECK(MESSAGE_OF(UsageError, training.backward(loss())) ==
           "[Training.backward] the loss scale moved between two batches of a step, whose gradients "
           "are summed up already. Update the scaler between steps.");
   });
@@ -377,7 +374,7 @@ TEST_CASE("train_together: other models are refused on every rank") {
     nn::Sequential model(nn::Linear(4, self.rank() == 1 ? 3 : 2));
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
     amp::Training training(amp::Policy::named("fp32"), model, sgd);
-    CHECK(message_of<UsageError>([&] { training.train_together(self); }) ==
+    CHECK(MESSAGE_OF(UsageError, training.train_together(self)) ==
           "[distributed] rank 1 has parameter 0.weight [3, 4] f32, rank 0 has parameter 0.weight "
           "[2, 4] f32. Start all ranks alike.");
   });
@@ -389,9 +386,8 @@ TEST_CASE("train_together: batch norm that counts its batches is refused") {
     optim::Sgd sgd(model.parameters(), {.lr = 0.1});
     amp::Training training(amp::Policy::named("fp32"), model, sgd);
     training.train_together(self);
-    CHECK(message_of<UsageError>([&] {
-            training.forward(model, ones({5, 4}));
-          }).starts_with("[batch_norm] without momentum a batch's weight is"));
+    CHECK(MESSAGE_OF(UsageError, training.forward(model, ones({5, 4})))
+              .starts_with("[batch_norm] without momentum a batch's weight is"));
   });
 }
 
@@ -446,7 +442,7 @@ TEST_CASE("collectives: every rank learns which rank differs, and in what") {
     const std::string text =
         self.rank() == 2 ? "samples 9\nbatch_size 64\nend" : "samples 9\nbatch_size 32\nend";
     heard[std::size_t(self.rank())] =
-        message_of<UsageError>([&] { distributed::require_agreement(self, "agreement", text); });
+        MESSAGE_OF(UsageError, distributed::require_agreement(self, "agreement", text));
   });
   for (const std::string& message : heard)
     CHECK(message ==
@@ -456,10 +452,9 @@ TEST_CASE("collectives: every rank learns which rank differs, and in what") {
 
 TEST_CASE("collectives: a text differs from its own prefix") {
   on_ranks(2, [&](ThreadRank& self) {
-    CHECK(message_of<UsageError>([&] {
-            distributed::require_agreement(self, "agreement",
-                                           self.rank() == 0 ? "a 1" : "a 1\nb 2");
-          }) == "[distributed] rank 1 has b 2, rank 0 has nothing. Start all ranks alike.");
+    CHECK(MESSAGE_OF(UsageError, distributed::require_agreement(
+                                     self, "agreement", self.rank() == 0 ? "a 1" : "a 1\nb 2")) ==
+          "[distributed] rank 1 has b 2, rank 0 has nothing. Start all ranks alike.");
   });
 }
 
@@ -679,7 +674,7 @@ TEST_CASE("states: an error on rank 0 is thrown on all ranks, and nothing has ch
       CHECK(same_state(training.state_dict(), before));
     }
     CHECK(
-        message_of<FormatError>([&] { training.load("/no/such/file"); }) ==
+        MESSAGE_OF(FormatError, training.load("/no/such/file")) ==
         "[load_safetensors] cannot open the file: /no/such/file: No such file or directory. Check "
         "the path.");
     CHECK(message_of<FormatError>([&] {
@@ -803,7 +798,7 @@ TEST_CASE("a model that is moved after train_together()") {
     training.train_together(self);
     net.model.to(bf16), net.model.to(f32);
     CHECK(
-        message_of<UsageError>([&] { take_steps(training, net.model, 1); }) ==
+        MESSAGE_OF(UsageError, take_steps(training, net.model, 1)) ==
         "[Training.backward] the model was moved or cast after train_together(), so the optimizer "
         "would update other tensors. Move or cast it before.");
   });

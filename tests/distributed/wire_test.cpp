@@ -6,13 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/formats/quantizer.h>
-#include <halftone/core/tensor.h>
-#include <halftone/distributed/wire.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"

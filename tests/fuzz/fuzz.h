@@ -1,6 +1,6 @@
 // Shared code of the fuzz targets: a claim that must hold, a reader that may only succeed or refuse
-// with the project's own errors, files to read from, and the bounds of each target. A target is one
-// function, check(), which support.cpp calls with every input of libFuzzer.
+// with the project's own errors, files to read from, and the bounds of each target. One program has
+// all targets; the name by which it is started says which one runs.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@
 #include <halftone/core/error.h>
 #include <halftone/core/tensor.h>
 
+extern "C" std::size_t LLVMFuzzerMutate(uint8_t* data, std::size_t size, std::size_t longest);
+
 namespace halftone::fuzz {
 
 /// Flags of libFuzzer that a target sets; the command line overrides them.
@@ -22,9 +24,19 @@ struct Limits {
   int allocation_mib;  // an allocation of this size or more is a finding
   int resident_mib;    // a process that grows to this is a finding as well
 };
-extern const Limits limits;
 
-void check(std::string_view bytes);
+struct Target {
+  std::string_view name;
+  Limits limits;
+  void (*check)(std::string_view bytes);
+  /// Changes an input in place and returns its new size.
+  std::size_t (*mutate)(uint8_t* data, std::size_t size, std::size_t longest, unsigned seed) =
+      [](uint8_t* data, std::size_t size, std::size_t longest, unsigned) {
+        return LLVMFuzzerMutate(data, size, longest);
+      };
+};
+/// Throws UsageError if there is none.
+const Target& target_named(std::string_view name);
 
 /// Ends the process unless the claim holds, so that libFuzzer keeps the input.
 void require(bool holds, std::string_view claim);

@@ -1,6 +1,6 @@
-// The frame around check(), and the backend below it. Tensors use the reference backend with a
-// separate, exact allocation each. The address sanitizer then finds errors that a cache of rounded
-// blocks would hide, and libFuzzer's limit counts tensors as well.
+// The frame around the check of a target, and the backend below it. Tensors use the reference
+// backend with a separate, exact allocation each. The address sanitizer then finds errors that a
+// cache of rounded blocks would hide, and libFuzzer's limit counts tensors as well.
 #include "fuzz.h"
 
 #include <cstdio>
@@ -129,13 +129,20 @@ void require_message_form(std::string_view op, std::string_view message) {
 }  // namespace fuzz
 }  // namespace halftone
 
+namespace {
+const halftone::fuzz::Target* running = nullptr;
+}  // namespace
+
 extern "C" {
 
 /// A quarantine that stays below the limit of resident memory.
 const char* __asan_default_options() { return "quarantine_size_mb=8:detect_leaks=1"; }
 
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const halftone::fuzz::Limits& limits = halftone::fuzz::limits;
+  std::string name = std::filesystem::path((*argv)[0]).filename().string();
+  if (name.starts_with("fuzz_")) name.erase(0, 5);
+  running = &halftone::fuzz::target_named(name);
+  const halftone::fuzz::Limits& limits = running->limits;
   static std::vector<std::string> flags{"-max_len=" + std::to_string(limits.longest_input),
                                         "-malloc_limit_mb=" + std::to_string(limits.allocation_mib),
                                         "-rss_limit_mb=" + std::to_string(limits.resident_mib)};
@@ -150,9 +157,14 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   halftone::reset_peak_memory();
-  halftone::fuzz::check({reinterpret_cast<const char*>(data), size});
+  running->check({reinterpret_cast<const char*>(data), size});
   halftone::fuzz::require(halftone::memory_report().total_now == 0, "no tensor is left");
   return 0;
+}
+
+std::size_t LLVMFuzzerCustomMutator(uint8_t* data, std::size_t size, std::size_t longest,
+                                    unsigned seed) {
+  return running->mutate(data, size, longest, seed);
 }
 
 }  // extern "C"

@@ -43,68 +43,32 @@ TEST_CASE("kernels: matrix products around the edges of tiles") {
     int64_t m, n, k;
   };
   for (const DType dtype : floating_dtypes)
-    for (const Sizes& s : {Sizes{1, 1, 1},
-                           {5, 3, 0},
-                           {0, 4, 3},
-                           {64, 64, 16},
-                           {65, 63, 17},
-                           {3, 130, 9},
-                           {127, 2, 31}})
+    for (const auto& [m, n, k] : {Sizes{1, 1, 1},
+                                  {5, 3, 0},
+                                  {0, 4, 3},
+                                  {64, 64, 16},
+                                  {65, 63, 17},
+                                  {3, 130, 9},
+                                  {127, 2, 31}})
       for (const bool bias : {false, true})
-        check_product({.batches = 0,
-                       .m = s.m,
-                       .n = s.n,
-                       .k = s.k,
-                       .dtype = dtype,
-                       .result = dtype,
-                       .bias = bias});
+        check_product({0, m, n, k, dtype, dtype, false, false, bias});
 }
 
 TEST_CASE("kernels: matrix products in every layout, of batches, to f32") {
   for (const DType dtype : floating_dtypes)
     for (const bool a : {false, true})
       for (const bool b : {false, true}) {
-        check_product({.batches = 0,
-                       .m = 33,
-                       .n = 70,
-                       .k = 21,
-                       .dtype = dtype,
-                       .result = f32,
-                       .a_transposed = a,
-                       .b_transposed = b,
-                       .bias = a});
-        check_product({.batches = 3,
-                       .m = 5,
-                       .n = 66,
-                       .k = 7,
-                       .dtype = dtype,
-                       .result = dtype,
-                       .a_transposed = a,
-                       .b_transposed = b,
-                       .bias = true,
-                       .one_a = a});
+        check_product({0, 33, 70, 21, dtype, f32, a, b, a});
+        check_product({3, 5, 66, 7, dtype, dtype, a, b, true, a});
       }
 }
 
 TEST_CASE("kernels: matrix products of long depth are split, those of many tiles use large ones") {
   for (const DType dtype : floating_dtypes) {
-    check_product({.batches = 0,
-                   .m = 5,
-                   .n = 9,
-                   .k = 1201,
-                   .dtype = dtype,
-                   .result = dtype,
-                   .a_transposed = true,
-                   .bias = true});
-    check_product({.batches = 2, .m = 70, .n = 3, .k = 700, .dtype = dtype, .result = f32});
-    check_product({.batches = 0,
-                   .m = 140,
-                   .n = 200,
-                   .k = 19,
-                   .dtype = dtype,
-                   .result = dtype,
-                   .b_transposed = true});
-    check_product({.batches = 4, .m = 65, .n = 128, .k = 8, .dtype = dtype, .result = dtype});
+    check_product({0, 5, 9, 1201, dtype, dtype, true, false, true});
+    check_product({2, 70, 3, 700, dtype, f32});
+    check_product({0, 140, 200, 19, dtype, dtype, false, true});
+    check_product({4, 65, 128, 8, dtype, dtype});
   }
 }
 

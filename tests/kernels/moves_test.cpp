@@ -1,4 +1,5 @@
 // Copies, fills and choices in every dtype; moving averages; gradients of sums by their formula.
+#include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formulas.h>
 
@@ -36,6 +37,34 @@ TEST_CASE("kernels: fills, choices and conversions in every dtype") {
                               backend.copy(views::slice(in[1], 1, 1, 5, 2), columns);
                             });
   }
+}
+
+TEST_CASE("kernels: copies between floats, of equal layouts and of others") {
+  struct Layout {
+    Shape x;
+    Dims order;
+  };
+  const std::vector<Layout> layouts = sizes<Layout>({{{1}, {0}},
+                                                     {{7}, {0}},
+                                                     {{1000}, {0}},
+                                                     {{5, 70, 1, 7}, {0, 2, 3, 1}},
+                                                     {{33, 1, 65}, {2, 0, 1}},
+                                                     {{2, 3, 2}, {2, 1, 0}}},
+                                                    {{{100003}, {0}},
+                                                     {{64, 17, 3, 3}, {0, 2, 3, 1}},
+                                                     {{64, 3, 3, 17}, {0, 3, 1, 2}},
+                                                     {{3, 40, 2, 31}, {2, 3, 0, 1}},
+                                                     {{2, 9, 9, 130}, {3, 1, 2, 0}},
+                                                     {{1000, 37}, {1, 0}}});
+  for (const DType from : {f32, bf16, f16})
+    for (const DType to : {f32, bf16, f16})
+      for (const Layout& layout : layouts) {
+        INFO(from, " to ", to, ", ", layout.x);
+        const Tensor x = views::permute(cast(randn(layout.x) * 1000.0, from), layout.order);
+        check_against_reference(
+            {x}, {zeros(x.shape(), to)}, same,
+            [](Backend& backend, const Tensors& in, Tensors& out) { backend.copy(in[0], out[0]); });
+      }
 }
 
 TEST_CASE("kernels: moving averages") {

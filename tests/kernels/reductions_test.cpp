@@ -71,6 +71,14 @@ TEST_CASE("kernels: reductions of long ranges are cut into pieces") {
     check_reduce(Reduction::sum, randn({300, 130}, dtype), 1, dtype);
 }
 
+TEST_CASE("kernels: sums and means of columns") {
+  for (const DType dtype : {f32, bf16, f16})
+    for (const Shape& shape : sizes<Shape>(
+             {{1, 1}, {7, 3}}, {{512, 1030}, {513, 256}, {3000, 32}, {1500, 37}, {2, 70001}}))
+      for (const Reduction kind : {Reduction::sum, Reduction::mean})
+        check_reduce(kind, rand(shape, dtype), 1, f32);
+}
+
 TEST_CASE("kernels: reductions keep NaN, and integers exact") {
   const Tensor x = from({1, 5, std::nan(""), 2}, f32);
   for (const Reduction kind : {Reduction::max, Reduction::min}) check_reduce(kind, x, 1, f32);

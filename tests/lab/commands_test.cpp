@@ -13,10 +13,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/error.h>
-#include <halftone/core/factory.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/draw.h>
 #include <halftone/lab/identity.h>

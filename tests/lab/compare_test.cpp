@@ -8,20 +8,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/amp/session.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/formats/number_format.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/run.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
-#include <halftone/amp/rules.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"

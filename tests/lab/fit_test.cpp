@@ -9,23 +9,13 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/fit.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/table.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
-#include <halftone/amp/rules.h>
-#include <halftone/amp/session.h>
 
 #include "support.h"
 

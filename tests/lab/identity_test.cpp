@@ -7,20 +7,11 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/random.h>
-#include <halftone/core/tensor.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/amp/policy.h>
 
 #include "lab/runs.h"
 #include "support.h"
@@ -28,6 +19,7 @@
 namespace halftone::test::identity_test {
 namespace {
 
+using Json;
 using lab::differences;
 using Lines = std::vector<std::string>;
 
@@ -240,6 +232,8 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
 
 namespace halftone::test::rerun_test {
 namespace {
+
+using Json;
 
 /// A run of five steps in its own folder.
 struct Folder {

@@ -438,6 +438,14 @@ ReportGroup group_of(const std::string& label, std::vector<ReportRun> runs, int 
   return group;
 }
 
+/// Groups with one run each.
+ReportData data_of(const std::vector<std::string>& labels) {
+  ReportData data;
+  for (const std::string& label : labels)
+    data.groups.push_back(group_of(label, {run_of(0, 1)}, int(data.groups.size())));
+  return data;
+}
+
 /// A group of runs of a sweep's cell.
 ReportGroup cell_of(std::map<std::string, std::string> values, std::vector<ReportRun> runs,
                     int style = 0) {
@@ -547,9 +555,7 @@ TEST_CASE("summary: figures name a sweep's cells by what differs") {
 }
 
 TEST_CASE("losses: differences are of means over a twentieth of the steps") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)})),
-      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  ReportData data = data_of({"a", "b"});
   for (int step = 0; step < 80; ++step) {  // pieces of one step, two on each side
     data.groups[0].runs[0].losses.push_back({double(step), 2});
     data.groups[1].runs[0].losses.push_back({double(step), step == 40 ? 12.0 : 2.0});
@@ -560,8 +566,7 @@ TEST_CASE("losses: differences are of means over a twentieth of the steps") {
 }
 
 TEST_CASE("memory: MiB by use in the ledger's order, their sum, and what is there at rest") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportData data = data_of({"a"});
   data.groups[0].runs[0].summary.bytes_at_peak = {{"odd", 1 << 20},
                                                   {"activation", 4 << 20},
                                                   {"parameter", 2 << 20},
@@ -581,9 +586,7 @@ TEST_CASE("memory: MiB by use in the ledger's order, their sum, and what is ther
 TEST_CASE(
     "resolved: sites that get the same are folded, what the first policy does otherwise is "
     "marked") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)})),
-      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  ReportData data = data_of({"a", "b"});
   for (const char* site : {"h.0/linear.0", "h.1/linear.0", "h.2/linear.0"}) {
     data.groups[0].resolved.push_back({site, "bf16", {{"input", "e4m3"}, {"weight", "e4m3"}}});
     data.groups[1].resolved.push_back({site,
@@ -604,8 +607,7 @@ TEST_CASE(
 }
 
 TEST_CASE("sites: a map of each statistic, roles as columns, an empty cell where nothing rounds") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportData data = data_of({"a"});
   ReportGroup& group = data.groups[0];
   group.sites = {"s", "r"};
   group.tensors[{"s", Role::input}] = tensor_of(1000, 250, 10, "e4m3");
@@ -622,8 +624,7 @@ TEST_CASE("sites: a map of each statistic, roles as columns, an empty cell where
 }
 
 TEST_CASE("steps: the role that loses most, a column for each step, at most sixteen") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportData data = data_of({"a"});
   ReportGroup& group = data.groups[0];
   group.sites = {"s"};
   group.tensors[{"s", Role::input}] = tensor_of(100, 1, 1, "e4m3");
@@ -648,8 +649,7 @@ TEST_CASE("steps: the role that loses most, a column for each step, at most sixt
 }
 
 TEST_CASE("updates: shares, descent and ratio by their sums") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportData data = data_of({"a"});
   ReportGroup& group = data.groups[0];
   group.stored = {.count = 80, .lost = 20, .du = 3, .uu = 4, .ww = 400};
   group.seen = {.count = 80, .lost = 60, .du = 1, .uu = 4, .ww = 400};
@@ -660,9 +660,7 @@ TEST_CASE("updates: shares, descent and ratio by their sums") {
 }
 
 TEST_CASE("exponents: the worst tensor first, once under the policy where it is worst") {
-  ReportData data;
-  data.groups.push_back(group_of("a", {run_of(0, 1)})),
-      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  ReportData data = data_of({"a", "b"});
   data.groups[0].tensors[{"s", Role::input}] = tensor_of(100, 10, 1, "e4m3");
   data.groups[1].tensors[{"s", Role::input}] = tensor_of(100, 30, 1, "e4m3");
   data.groups[0].tensors[{"r", Role::input}] = tensor_of(100, 20, 1, "e4m3");
@@ -744,8 +742,7 @@ TEST_CASE("comparisons: rows that say something, the first that deviates marked 
 }
 
 TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips of weights") {
-  ReportData data;
-  data.groups.push_back(group_of("p", {run_of(0, 1)}));
+  ReportData data = data_of({"p"});
   const auto tensor = [&](double dead, double grid_e2, double x2) {
     lab::ReportTensor made = tensor_of(100, 0, dead + grid_e2, "e4m3");
     SurveySums& s = made.survey.sums;
@@ -777,8 +774,7 @@ TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips o
 }
 
 TEST_CASE("errors by block: the mean over the sites of a block, if there are two blocks") {
-  ReportData data;
-  data.groups.push_back(group_of("p", {run_of(0, 1)}));
+  ReportData data = data_of({"p"});
   const auto add = [&](const char* site, double sum_e2) {
     lab::ReportTensor made = tensor_of(100, 0, sum_e2, "e4m3");
     made.survey.sums.grid_x2 = 100, made.survey.sums.grid_e2 = sum_e2;

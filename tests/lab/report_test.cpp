@@ -7,18 +7,13 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/error.h>
-#include <halftone/core/formats/number_format.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/draw.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
 #include <halftone/lab/table.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
-#include <halftone/amp/rules.h>
-#include <halftone/amp/session.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"

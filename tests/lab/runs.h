@@ -9,20 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/random.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/lab.h>
 #include <halftone/lab/workload.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
-#include <halftone/amp/rules.h>
-#include <halftone/amp/session.h>
 
 namespace halftone::test {
 

@@ -10,20 +10,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/data/data_loader.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/trial.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
-#include <halftone/amp/rules.h>
-#include <halftone/amp/session.h>
 
 #include "lab/pages.h"
 #include "lab/runs.h"

@@ -10,9 +10,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/random.h>
-#include <halftone/core/tensor.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/run.h>

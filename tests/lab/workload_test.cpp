@@ -7,22 +7,11 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/ops.h>
-#include <halftone/core/error.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/formats/number_format.h>
-#include <halftone/core/random.h>
+#include <halftone/halftone.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
 #include <halftone/lab/workload_data.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/optim/optimizers.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/probe.h>
 
 #include "lab/runs.h"
 #include "support.h"

@@ -10,18 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/autograd/engine.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/tensor.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/models.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
-#include <halftone/optim/optimizers.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

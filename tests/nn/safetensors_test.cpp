@@ -9,15 +9,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
-#include <halftone/core/factory.h>
-#include <halftone/core/files.h>
-#include <halftone/core/memory.h>
-#include <halftone/core/named_tensors.h>
-#include <halftone/core/tensor.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 
@@ -34,7 +26,7 @@ std::string file_of(const std::string& header, const std::string& data = "") {
 template <class Kind = FormatError> std::string message_for(const std::string& bytes) {
   const TemporaryDirectory directory;
   write_file(directory / "x.safetensors", bytes);
-  return message_of<Kind>([&] { load_safetensors(directory / "x.safetensors"); });
+  return MESSAGE_OF(Kind, load_safetensors(directory / "x.safetensors"));
 }
 
 std::string entry(const std::string& dtype, const std::string& shape, const std::string& offsets) {
@@ -141,9 +133,8 @@ TEST_CASE("save_safetensors replaces a file in one step or does not change it") 
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   const rlimit tight{4096, before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &tight);
-  const std::string message = message_of<FormatError>([&] {
-    save_safetensors(directory / "x", {{"a", zeros({100000})}});
-  });
+  const std::string message =
+      MESSAGE_OF(FormatError, save_safetensors(directory / "x", {{"a", zeros({100000})}}));
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
   CHECK(message ==
@@ -158,22 +149,18 @@ TEST_CASE("save_safetensors explains tensors that it cannot write") {
   const Tensor x = from({1.0});
   const std::string missing = (directory / "no" / "x").string();
   CHECK(
-      message_of<FormatError>([&] {
-        save_safetensors(missing, {{"a", x}});
-      }) ==
+      MESSAGE_OF(FormatError, save_safetensors(missing, {{"a", x}})) ==
       "[save_safetensors] cannot write " + missing +
           ": No such file or directory. Check the directory, its permissions and the free space.");
   std::filesystem::create_directory(directory / "folder");
-  CHECK(contains(message_of<FormatError>([&] {
-                   save_safetensors(directory / "folder", {{"a", x}});
-                 }),
+  CHECK(contains(MESSAGE_OF(FormatError, save_safetensors(directory / "folder", {{"a", x}})),
                  "Is a directory"));
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
 
   const auto refused = [&](const NamedTensors& tensors,
                            const std::map<std::string, std::string>& metadata = {}) {
     const std::string message =
-        message_of<UsageError>([&] { save_safetensors(directory / "refused", tensors, metadata); });
+        MESSAGE_OF(UsageError, save_safetensors(directory / "refused", tensors, metadata));
     CHECK_FALSE(std::filesystem::exists(directory / "refused"));
     return message;
   };
@@ -193,10 +180,10 @@ TEST_CASE("save_safetensors explains tensors that it cannot write") {
 TEST_CASE("load_safetensors refuses files in other formats") {
   const TemporaryDirectory directory;
   const std::string missing = (directory / "missing").string();
-  CHECK(message_of<FormatError>([&] { load_safetensors(missing); }) ==
+  CHECK(MESSAGE_OF(FormatError, load_safetensors(missing)) ==
         "[load_safetensors] cannot open the file: " + missing +
             ": No such file or directory. Check the path.");
-  CHECK(message_of<FormatError>([&] { load_safetensors(directory.path()); }) ==
+  CHECK(MESSAGE_OF(FormatError, load_safetensors(directory.path())) ==
         "[load_safetensors] not a regular file: " + directory.path().string() +
             ". Check the path.");
 
@@ -362,23 +349,22 @@ TEST_CASE("load_safetensors reads the rest of a file with tensors that it cannot
     const SafetensorsFile file = load_safetensors(directory / "x");
     CHECK(file.at("b").item() == 7);
     CHECK(file.unsupported == std::map<std::string, std::string>{{"w", what}});
-    CHECK(message_of<UnsupportedError>([&] { file.at("w"); }) ==
+    CHECK(MESSAGE_OF(UnsupportedError, file.at("w")) ==
           std::string("[load_safetensors] tensor \"w\" is ") + what +
               ", which no tensor can be here. Convert it before saving: another dtype, at most 8 "
               "dimensions.");
     CHECK_THROWS_AS(file.require_all(), UnsupportedError);
-    CHECK(contains(message_of<UsageError>([&] { file.at("c"); }), "The names are: b."));
+    CHECK(contains(MESSAGE_OF(UsageError, file.at("c")), "The names are: b."));
   }
   // A module that needs the tensor cannot be loaded; another one can.
   write_file(directory / "x", file_of("{\"bias\":" + entry("F32", "[1]", "[0,4]") +
                                           ",\"weight\":" + entry("I8", "[1,1]", "[4,5]") + "}",
                                       std::string(5, '\0')));
   nn::Linear linear(1, 1);
-  CHECK(
-      message_of<UnsupportedError>([&] { nn::load(linear, directory / "x", {.strict = false}); }) ==
-      "[load_state_dict] " + (directory / "x").string() +
-          ": tensor \"weight\" is [1, 1] I8, which no tensor can be here. Convert it before "
-          "saving.");
+  CHECK(MESSAGE_OF(UnsupportedError, nn::load(linear, directory / "x", {.strict = false})) ==
+        "[load_state_dict] " + (directory / "x").string() +
+            ": tensor \"weight\" is [1, 1] I8, which no tensor can be here. Convert it before "
+            "saving.");
   nn::LayerNorm other(1, {.affine = false});
   CHECK(nn::load(other, directory / "x", {.strict = false}).unexpected ==
         std::vector<std::string>{"bias", "weight"});
@@ -403,9 +389,8 @@ TEST_CASE("control characters of a hostile name do not reach the terminal") {
                  R"(tensor "\x1b[2J\n\x7f\x00ok" has 1 bytes of data, its shape)"));
   const TemporaryDirectory directory;
   write_file(directory / "x", with(name));
-  CHECK(contains(
-      message_of<UnsupportedError>([&] { load_safetensors(directory / "x").require_all(); }),
-      R"(tensor "\x1b[2J\n\x7f\x00ok" is [1] \x1b[2J\n\x7f\x00ok, which)"));
+  CHECK(contains(MESSAGE_OF(UnsupportedError, load_safetensors(directory / "x").require_all()),
+                 R"(tensor "\x1b[2J\n\x7f\x00ok" is [1] \x1b[2J\n\x7f\x00ok, which)"));
 }
 
 TEST_CASE("load_safetensors bounds names, entries and depth") {
@@ -485,7 +470,7 @@ TEST_CASE("stream_safetensors refuses tensors that were not announced") {
                             .tensor = [](const std::string&) {
                               return from({1, 2}, bf16);
                             }};
-  CHECK(message_of<UsageError>([&] { stream_safetensors(directory / "other", source); }) ==
+  CHECK(MESSAGE_OF(UsageError, stream_safetensors(directory / "other", source)) ==
         "[save_safetensors] tensor \"a\" is [2] bf16, announced as [2] f32. Announce what comes.");
   CHECK_FALSE(std::filesystem::exists(directory / "other"));
 }

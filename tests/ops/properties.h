@@ -194,6 +194,25 @@ inline Outcome run_case(const Case& test, const Tensors& inputs, const Tensor& s
   return outcome;
 }
 
+/// Whether a region casts a tensor.
+inline bool eligible(const Tensor& x) {
+  return x.defined() && is_floating(x.dtype()) && x.dtype() != f64;
+}
+
+/// The inputs of an operation of a cast class in a region of the short dtype `low`. Those of a
+/// banned one stay as they are.
+inline Tensors cast_by_hand(CastClass asked, const Tensors& inputs, DType low) {
+  std::optional<DType> target;
+  if (asked == CastClass::low_precision) target = low;
+  if (asked == CastClass::full_precision) target = f32;
+  if (asked == CastClass::widest_input)
+    for (const Tensor& x : inputs)
+      if (eligible(x)) target = target ? promote(*target, x.dtype()) : x.dtype();
+  Tensors result;
+  for (const Tensor& x : inputs) result.push_back(target && eligible(x) ? cast(x, *target) : x);
+  return result;
+}
+
 /// Tensors of the same values in f64 (integers and bools as they are).
 inline Tensors widened(const Tensors& inputs) {
   Tensors wide;

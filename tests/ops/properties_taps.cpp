@@ -5,10 +5,7 @@
 #include <bit>
 #include <set>
 
-#include <halftone/autograd/engine.h>
-#include <halftone/autograd/node.h>
-#include <halftone/autograd/slots.h>
-#include <halftone/core/memory.h>
+#include <halftone/halftone.h>
 
 #include "ops/properties.h"
 

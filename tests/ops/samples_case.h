@@ -119,6 +119,9 @@ template <class Kind> ErrorCase error(std::string message, std::function<void()>
           [](const Error& e) { return dynamic_cast<const Kind*>(&e) != nullptr; }};
 }
 
+/// An error of a Kind, with this message, from an expression.
+#define REFUSES(Kind, message, ...) error<Kind>(message, [] { __VA_ARGS__; })
+
 /// The result of an operation for two floating inputs of different dtypes.
 enum class Mixed { promotes, refuses, accepts };
 

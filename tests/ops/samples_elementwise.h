@@ -205,8 +205,8 @@ template <class F> struct Samples<Unary<F>> {
     return {.cases = cases,
             .errors = {formula_dtype_error(name, takes_integers<F>,
                                            [](const Tensor& x) { unary(F{}, x); }),
-                       error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
-                                         [] { unary(F{}, Tensor{}); })},
+                       REFUSES(UsageError, "[" + name + "] an input is undefined. Pass a tensor.",
+                               unary(F{}, Tensor{}))},
             .any_dtype = takes_integers<F>};
   }
 };
@@ -283,14 +283,14 @@ inline ErrorCase broadcast_error(std::string_view op, std::function<void()> call
 template <class F> void add_particulars(F, OpSamples&) {}
 inline void add_particulars(formula::SmoothL1, OpSamples& samples) {
   samples.cases.push_back(binary_case("beta", formula::SmoothL1{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
-  samples.errors.push_back(
-      error<UsageError>("[smooth_l1] beta is 0. It must be positive; use l1() for 0.",
-                        [] { smooth_l1(ones({2}), ones({2}), 0); }));
+  samples.errors.push_back(REFUSES(UsageError,
+                                   "[smooth_l1] beta is 0. It must be positive; use l1() for 0.",
+                                   smooth_l1(ones({2}), ones({2}), 0)));
 }
 inline void add_particulars(formula::Huber, OpSamples& samples) {
   samples.cases.push_back(binary_case("delta", formula::Huber{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
-  samples.errors.push_back(error<UsageError>("[huber] delta is 0. It must be positive.",
-                                             [] { huber(ones({2}), ones({2}), 0); }));
+  samples.errors.push_back(REFUSES(UsageError, "[huber] delta is 0. It must be positive.",
+                                   huber(ones({2}), ones({2}), 0)));
 }
 /// Slopes along the channels, dimension 1.
 inline void add_particulars(formula::Prelu, OpSamples& samples) {
@@ -306,9 +306,8 @@ inline void add_particulars(formula::Prelu, OpSamples& samples) {
     samples.cases.push_back(test);
   }
   samples.errors.push_back(
-      error<ShapeError>("[prelu] the weight is [2] f32 for 3 channels. It must be [1] or [3].", [] {
-        prelu(ones({2, 3}), ones({2}));
-      }));
+      REFUSES(ShapeError, "[prelu] the weight is [2] f32 for 3 channels. It must be [1] or [3].",
+              prelu(ones({2, 3}), ones({2}))));
 }
 
 template <class F> Case integer_pairs_case() {
@@ -340,8 +339,8 @@ template <class F> struct Samples<Binary<F>> {
                                    [] {
                                      binary(F{}, ones({2, 3}), ones({2, 4}));
                                    }),
-                   error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
-                                     [] { binary(F{}, ones({2}), Tensor{}); }),
+                   REFUSES(UsageError, "[" + name + "] an input is undefined. Pass a tensor.",
+                           binary(F{}, ones({2}), Tensor{})),
                    formula_dtype_error(name, takes_integers<F>,
                                        [](const Tensor& x) { binary(F{}, x, x); })},
         .any_dtype = takes_integers<F>};
@@ -413,15 +412,15 @@ template <> struct Samples<Where> {
                       with("a row of conditions", {5}, {3, 5}, {3, 1}, {3, 5}),
                       with("all three grow", {2, 1, 1}, {3, 1}, {4}, {2, 3, 4}),
                       with("empty", {0, 2}, {2}, {0, 2}, {0, 2})},
-            .errors = {error<DTypeError>(
-                           "[where] the condition must be bool, got [2] f32. Compare first.",
-                           [] { where(ones({2}), ones({2}), ones({2})); }),
+            .errors = {REFUSES(DTypeError,
+                               "[where] the condition must be bool, got [2] f32. Compare first.",
+                               where(ones({2}), ones({2}), ones({2}))),
                        broadcast_error("where",
                                        [] {
                                          where(ones({}, boolean), ones({2, 3}), ones({2, 4}));
                                        }),
-                       error<UsageError>("[where] the condition is undefined. Pass a tensor.",
-                                         [] { where({}, ones({2}), ones({2})); })},
+                       REFUSES(UsageError, "[where] the condition is undefined. Pass a tensor.",
+                               where({}, ones({2}), ones({2})))},
             .any_dtype = true};
   }
 };

@@ -88,41 +88,29 @@ template <> struct Samples<Conv2d> {
                   line("conv1d, groups, dilated", {2, 4, 9}, {4, 2, 3},
                        {.dilation = 2, .groups = 2})},
         .errors =
-            {error<ShapeError>(
+            {REFUSES(
+                 ShapeError,
                  "[conv2d] channels do not fit: x is [1, 3, 5, 5] f32, weight is [4, 2, 3, 3] f32, "
                  "groups 1; x.size(1) must equal weight.size(1) * groups and groups divide "
                  "weight.size(0).",
-                 [] {
-                   conv2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}));
-                 }),
-             error<ShapeError>("[conv2d] x is [5, 5] f32, of rank 2. It must have rank 4.",
-                               [] {
-                                 conv2d(ones({5, 5}), ones({4, 3, 3, 3}));
-                               }),
-             error<ShapeError>(
-                 "[conv2d] the output would be [1, 4, 0, 0] for x [1, 3, 2, 2] f32 and weight "
-                 "[4, 3, 3, 3] f32. Use a smaller kernel or more padding.",
-                 [] {
-                   conv2d(ones({1, 3, 2, 2}), ones({4, 3, 3, 3}));
-                 }),
-             error<UsageError>(
+                 conv2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}))),
+             REFUSES(ShapeError, "[conv2d] x is [5, 5] f32, of rank 2. It must have rank 4.",
+                     conv2d(ones({5, 5}), ones({4, 3, 3, 3}))),
+             REFUSES(ShapeError,
+                     "[conv2d] the output would be [1, 4, 0, 0] for x [1, 3, 2, 2] f32 and weight "
+                     "[4, 3, 3, 3] f32. Use a smaller kernel or more padding.",
+                     conv2d(ones({1, 3, 2, 2}), ones({4, 3, 3, 3}))),
+             REFUSES(
+                 UsageError,
                  "[conv2d] stride 0, padding 0, dilation 1, groups 1. Stride, dilation and groups "
                  "must be at least 1, padding at least 0.",
-                 [] {
-                   conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), {}, {.stride = 0});
-                 }),
-             error<ShapeError>("[conv2d] bias is [3] f32 for 4 channels. It must be [4].",
-                               [] {
-                                 conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), ones({3}));
-                               }),
-             error<DTypeError>("[conv2d] dtypes differ: [1, 3, 5, 5] f32 and [4, 3, 3, 3] f16.",
-                               [] {
-                                 conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}, f16));
-                               }),
-             error<ShapeError>("[conv1d] x is [3, 5, 5, 5] f32, of rank 4. It must have rank 3.",
-                               [] {
-                                 conv1d(ones({3, 5, 5, 5}), ones({4, 3, 3}));
-                               })},
+                 conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), {}, {.stride = 0})),
+             REFUSES(ShapeError, "[conv2d] bias is [3] f32 for 4 channels. It must be [4].",
+                     conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), ones({3}))),
+             REFUSES(DTypeError, "[conv2d] dtypes differ: [1, 3, 5, 5] f32 and [4, 3, 3, 3] f16.",
+                     conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}, f16))),
+             REFUSES(ShapeError, "[conv1d] x is [3, 5, 5, 5] f32, of rank 4. It must have rank 3.",
+                     conv1d(ones({3, 5, 5, 5}), ones({4, 3, 3})))},
         .mixed = Mixed::refuses};
   }
 };
@@ -175,30 +163,22 @@ template <> struct Samples<ConvTranspose2d> {
                   of("dilated", {1, 2, 3, 4}, {2, 2, 2, 3}, true, {.dilation = 2}),
                   of("one by one", {2, 5, 3, 3}, {5, 4, 1, 1}, true)},
         .errors =
-            {error<ShapeError>(
+            {REFUSES(
+                 ShapeError,
                  "[conv_transpose2d] channels do not fit: x is [1, 3, 5, 5] f32, weight is "
                  "[4, 2, 3, 3] f32, groups 1; x.size(1) must equal weight.size(0), a multiple of "
                  "groups.",
-                 [] {
-                   conv_transpose2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}));
-                 }),
-             error<UsageError>(
-                 "[conv_transpose2d] output_padding 2 with stride 2. It must be smaller than "
-                 "stride or dilation.",
-                 [] {
-                   conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), {},
-                                    {.stride = 2, .output_padding = 2});
-                 }),
-             error<ShapeError>(
-                 "[conv_transpose2d] bias is [3] f32 for 2 channels. It must be [2].",
-                 [] {
-                   conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), ones({3}));
-                 }),
-             error<ShapeError>(
-                 "[conv_transpose2d] the output would be [1, 2, -1, -1]",
-                 [] {
-                   conv_transpose2d(ones({1, 3, 1, 1}), ones({3, 2, 1, 1}), {}, {.padding = 1});
-                 })},
+                 conv_transpose2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}))),
+             REFUSES(UsageError,
+                     "[conv_transpose2d] output_padding 2 with stride 2. It must be smaller than "
+                     "stride or dilation.",
+                     conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), {},
+                                      {.stride = 2, .output_padding = 2})),
+             REFUSES(ShapeError,
+                     "[conv_transpose2d] bias is [3] f32 for 2 channels. It must be [2].",
+                     conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), ones({3}))),
+             REFUSES(ShapeError, "[conv_transpose2d] the output would be [1, 2, -1, -1]",
+                     conv_transpose2d(ones({1, 3, 1, 1}), ones({3, 2, 1, 1}), {}, {.padding = 1}))},
         .mixed = Mixed::refuses};
   }
 };
@@ -316,10 +296,9 @@ template <> struct Samples<AvgPool2d> {
             false));
       }
     std::vector<ErrorCase> errors = pool_errors("avg_pool2d", &avg_pool2d);
-    errors.push_back(
-        error<UnsupportedError>("[avg_pool2d] dilation is max_pool2d's. Leave it out.", [] {
-          avg_pool2d(ones({1, 1, 4, 4}), {.kernel = 2, .dilation = 2});
-        }));
+    errors.push_back(REFUSES(UnsupportedError,
+                             "[avg_pool2d] dilation is max_pool2d's. Leave it out.",
+                             avg_pool2d(ones({1, 1, 4, 4}), {.kernel = 2, .dilation = 2})));
     return {.cases = cases, .errors = errors};
   }
 };
@@ -344,20 +323,17 @@ template <> struct Samples<AdaptiveAvgPool2d> {
             .reduced = x[2] * x[3]};
   }
   static OpSamples make() {
-    return {.cases = {to("to one", {2, 3, 4, 5}, 1), to("bins that overlap", {1, 2, 5, 7}, {3, 4}),
-                      to("halves", {2, 2, 4, 6}, {2, 3}), to("as it is", {1, 2, 3, 3}, 3),
-                      to("larger", {1, 2, 2, 3}, {4, 5})},
-            .errors = {
-                error<ShapeError>(
-                    "[adaptive_avg_pool2d] output 0 x 1 of [1, 1, 4, 4] f32. Both must have "
-                    "elements.",
-                    [] {
-                      adaptive_avg_pool2d(ones({1, 1, 4, 4}), {0, 1});
-                    }),
-                error<ShapeError>(
-                    "[adaptive_avg_pool2d] x is [4, 4] f32, of rank 2. It must have rank 4.", [] {
-                      adaptive_avg_pool2d(ones({4, 4}), 1);
-                    })}};
+    return {
+        .cases = {to("to one", {2, 3, 4, 5}, 1), to("bins that overlap", {1, 2, 5, 7}, {3, 4}),
+                  to("halves", {2, 2, 4, 6}, {2, 3}), to("as it is", {1, 2, 3, 3}, 3),
+                  to("larger", {1, 2, 2, 3}, {4, 5})},
+        .errors = {REFUSES(ShapeError,
+                           "[adaptive_avg_pool2d] output 0 x 1 of [1, 1, 4, 4] f32. Both must have "
+                           "elements.",
+                           adaptive_avg_pool2d(ones({1, 1, 4, 4}), {0, 1})),
+                   REFUSES(ShapeError,
+                           "[adaptive_avg_pool2d] x is [4, 4] f32, of rank 2. It must have rank 4.",
+                           adaptive_avg_pool2d(ones({4, 4}), 1))}};
   }
 };
 

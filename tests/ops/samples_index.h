@@ -50,34 +50,31 @@ template <> struct Samples<Gather> {
         gather(ones({2, 3}), 1, from_vector(values, shape, dtype));
       };
     };
-    return {
-        .cases = {of("columns", {3, 4}, 1, {3, 2}, {0, 3, 1, 1, 2, 0}),
-                  of("rows", {3, 4}, 0, {2, 4}, {2, 0, 1, 1, 0, 0, 2, 2}),
-                  of("fewer of the others", {2, 3, 4}, -1, {1, 2, 5},
-                     {3, 3, 0, 1, 2, 0, 0, 0, 0, 1}),
-                  of("one place often", {4}, 0, {6}, {1, 1, 3, 1, 1, 0}),
-                  of("a scalar", {}, 0, {}, {0}), of("nothing", {2, 3}, 1, {2, 0}, {}),
-                  select_case("select, middle", {2, 4, 3}, 1, {3, 0, 0}),
-                  select_case("select, last", {3, 4}, -1, {2, 1, 2, 0, 3})},
-        .errors = {error<UsageError>("[gather] index 3 is out of range for a dimension of size 3. "
-                                     "Indices must be from 0 to 2.",
-                                     bad({0, 3}, {1, 2}, i64)),
-                   error<UsageError>("[gather] index -1 is out of range", bad({-1}, {1, 1}, i32)),
-                   error<DTypeError>("[gather] the index must be i64 or i32, got [1, 1] f32.",
-                                     bad({0}, {1, 1}, f32)),
-                   error<ShapeError>(
-                       "[gather] the index is [3, 1] for [2, 3] f32 along dimension 1. "
-                       "It must have the same rank, and in other dimensions sizes up "
-                       "to those.",
-                       bad({0, 0, 0}, {3, 1}, i64)),
-                   error<ShapeError>("[gather] the index is [1] for", bad({0}, {1}, i64)),
-                   error<UsageError>("[index_select] index 2 is out of range",
-                                     [] { index_select(ones({2}), 0, full({1}, 2, i64)); }),
-                   error<ShapeError>("[index_select] the index is [1, 1] i64. It must be a vector.",
-                                     [] {
-                                       index_select(ones({2}), 0, zeros({1, 1}, i64));
-                                     })},
-        .any_dtype = true};
+    return {.cases = {of("columns", {3, 4}, 1, {3, 2}, {0, 3, 1, 1, 2, 0}),
+                      of("rows", {3, 4}, 0, {2, 4}, {2, 0, 1, 1, 0, 0, 2, 2}),
+                      of("fewer of the others", {2, 3, 4}, -1, {1, 2, 5},
+                         {3, 3, 0, 1, 2, 0, 0, 0, 0, 1}),
+                      of("one place often", {4}, 0, {6}, {1, 1, 3, 1, 1, 0}),
+                      of("a scalar", {}, 0, {}, {0}), of("nothing", {2, 3}, 1, {2, 0}, {}),
+                      select_case("select, middle", {2, 4, 3}, 1, {3, 0, 0}),
+                      select_case("select, last", {3, 4}, -1, {2, 1, 2, 0, 3})},
+            .errors =
+                {error<UsageError>("[gather] index 3 is out of range for a dimension of size 3. "
+                                   "Indices must be from 0 to 2.",
+                                   bad({0, 3}, {1, 2}, i64)),
+                 error<UsageError>("[gather] index -1 is out of range", bad({-1}, {1, 1}, i32)),
+                 error<DTypeError>("[gather] the index must be i64 or i32, got [1, 1] f32.",
+                                   bad({0}, {1, 1}, f32)),
+                 error<ShapeError>("[gather] the index is [3, 1] for [2, 3] f32 along dimension 1. "
+                                   "It must have the same rank, and in other dimensions sizes up "
+                                   "to those.",
+                                   bad({0, 0, 0}, {3, 1}, i64)),
+                 error<ShapeError>("[gather] the index is [1] for", bad({0}, {1}, i64)),
+                 REFUSES(UsageError, "[index_select] index 2 is out of range",
+                         index_select(ones({2}), 0, full({1}, 2, i64))),
+                 REFUSES(ShapeError, "[index_select] the index is [1, 1] i64. It must be a vector.",
+                         index_select(ones({2}), 0, zeros({1, 1}, i64)))},
+            .any_dtype = true};
   }
 };
 
@@ -157,11 +154,9 @@ template <> struct Samples<ArgSort> {
                       of("also when descending", {8}, 0, true, ties), of("a scalar", {}, 0, false),
                       of("nothing", {3, 0}, 1, false), of("a long row", {3, 701}, 1, false),
                       of("many rows", {300, 3}, 1, true), whole},
-            .errors = {error<ShapeError>(
-                "[argsort] dimension 2 is out of range for rank 2. Use -2 to 1.",
-                [] {
-                  argsort(ones({2, 3}), 2);
-                })},
+            .errors = {REFUSES(ShapeError,
+                               "[argsort] dimension 2 is out of range for rank 2. Use -2 to 1.",
+                               argsort(ones({2, 3}), 2))},
             .any_dtype = true};
   }
 };
@@ -187,10 +182,8 @@ template <> struct Samples<Flip> {
                       of("both", {3, 4}, {0, 1}), of("images", {2, 3, 4, 5}, {2, 3}),
                       of("a long one", {3, 701}, {1}), of("a matrix", {40, 50}, {0}),
                       of("none", {2, 3}, {}), of("nothing", {0, 3}, {0, 1})},
-            .errors = {error<ShapeError>("[flip] dimension 1 is given twice in [1, -1].",
-                                         [] {
-                                           flip(ones({2, 3}), {1, -1});
-                                         })},
+            .errors = {REFUSES(ShapeError, "[flip] dimension 1 is given twice in [1, -1].",
+                               flip(ones({2, 3}), {1, -1}))},
             .any_dtype = true};
   }
 };
@@ -408,10 +401,9 @@ template <> struct Samples<CrossEntropy> {
                 error<ShapeError>(
                     "[cross_entropy] the input is a scalar. It must have a class dimension.",
                     bad({}, {0})),
-                error<DTypeError>(
-                    "[cross_entropy] targets must be i64 or i32, got [2] f32. Cast it first.", [] {
-                      cross_entropy(ones({2, 3}), ones({2}));
-                    })}};
+                REFUSES(DTypeError,
+                        "[cross_entropy] targets must be i64 or i32, got [2] f32. Cast it first.",
+                        cross_entropy(ones({2, 3}), ones({2})))}};
   }
 };
 
@@ -430,22 +422,18 @@ template <> struct Samples<NllLoss> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const ClassLoss& loss : class_losses()) cases.push_back(of(loss));
-    return {.cases = cases,
-            .errors = {
-                error<ShapeError>(
+    return {
+        .cases = cases,
+        .errors = {
+            REFUSES(ShapeError,
                     "[nll_loss] the input is [2, 3] f32, targets are [1] i64. There must be one "
                     "target per row.",
-                    [] {
-                      nll_loss(ones({2, 3}), zeros({1}, i64));
-                    }),
-                error<UsageError>("[nll_loss] a target is out of range for 3 classes. Use 0 to 2.",
-                                  [] {
-                                    nll_loss(ones({2, 3}), full({2}, 3, i64));
-                                  }),
-                error<DTypeError>(
-                    "[nll_loss] targets must be i64 or i32, got [2] i16. Cast it first.", [] {
-                      nll_loss(ones({2, 3}), zeros({2}, i16));
-                    })}};
+                    nll_loss(ones({2, 3}), zeros({1}, i64))),
+            REFUSES(UsageError, "[nll_loss] a target is out of range for 3 classes. Use 0 to 2.",
+                    nll_loss(ones({2, 3}), full({2}, 3, i64))),
+            REFUSES(DTypeError,
+                    "[nll_loss] targets must be i64 or i32, got [2] i16. Cast it first.",
+                    nll_loss(ones({2, 3}), zeros({2}, i16)))}};
   }
 };
 

@@ -66,23 +66,17 @@ template <> struct Samples<LayerNorm> {
                   of("weight only", {4, 9}, {9}, weight), of("no parameters", {2, 3, 7}, {7}, none),
                   of("wide parameters", {5, 6}, {6}, wide), of("long rows", {3, 600}, {600}, both),
                   of("large eps", {4, 9}, {9}, both, 0.5), of("no rows", {0, 4}, {4}, both)},
-        .errors = {error<ShapeError>(
-                       "[layer_norm] [2, 3] f32 does not end in the normalized shape [4]. The last "
-                       "dimensions must equal it.",
-                       [] {
-                         layer_norm(ones({2, 3}), {4});
-                       }),
-                   error<ShapeError>(
-                       "[layer_norm] [2, 3] f32 does not end in the normalized shape [].",
-                       [] {
-                         layer_norm(ones({2, 3}), {});
-                       }),
-                   error<ShapeError>(
-                       "[layer_norm] weight or bias is [2] f32, the normalized shape is [3]. They "
-                       "must agree.",
-                       [] {
-                         layer_norm(ones({2, 3}), {3}, ones({2}));
-                       })},
+        .errors =
+            {REFUSES(ShapeError,
+                     "[layer_norm] [2, 3] f32 does not end in the normalized shape [4]. The last "
+                     "dimensions must equal it.",
+                     layer_norm(ones({2, 3}), {4})),
+             REFUSES(ShapeError, "[layer_norm] [2, 3] f32 does not end in the normalized shape [].",
+                     layer_norm(ones({2, 3}), {})),
+             REFUSES(ShapeError,
+                     "[layer_norm] weight or bias is [2] f32, the normalized shape is [3]. They "
+                     "must agree.",
+                     layer_norm(ones({2, 3}), {3}, ones({2})))},
         .mixed = Mixed::accepts};
   }
 };
@@ -113,16 +107,12 @@ template <> struct Samples<RmsNorm> {
         .cases = {of("rows", {4, 9}, {9}, weight), of("two dimensions", {3, 2, 5}, {2, 5}, weight),
                   of("no parameters", {4, 9}, {9}, none), of("wide parameters", {5, 6}, {6}, wide),
                   of("long rows", {3, 600}, {600}, weight)},
-        .errors = {error<ShapeError>(
-                       "[rms_norm] [2, 3] f32 does not end in the normalized shape [4].",
-                       [] {
-                         rms_norm(ones({2, 3}), {4});
-                       }),
-                   error<ShapeError>(
-                       "[rms_norm] weight or bias is [2] f32, the normalized shape is [3].",
-                       [] {
-                         rms_norm(ones({2, 3}), {3}, ones({2}));
-                       })},
+        .errors = {REFUSES(ShapeError,
+                           "[rms_norm] [2, 3] f32 does not end in the normalized shape [4].",
+                           rms_norm(ones({2, 3}), {4})),
+                   REFUSES(ShapeError,
+                           "[rms_norm] weight or bias is [2] f32, the normalized shape is [3].",
+                           rms_norm(ones({2, 3}), {3}, ones({2})))},
         .mixed = Mixed::accepts};
   }
 };
@@ -153,18 +143,13 @@ template <> struct Samples<GroupNorm> {
                   of("large images", {1, 4, 20, 21}, 2, both),
                   of("images of several blocks", {2, 4, 35, 37}, 2, both)},
         .errors =
-            {error<ShapeError>(
-                 "[group_norm] [2, 5, 3] f32 with 2 groups. The input must be [n, c, ...] with "
-                 "c divisible by the number of groups.",
-                 [] {
-                   group_norm(ones({2, 5, 3}), 2);
-                 }),
-             error<ShapeError>("[group_norm] [4] f32 with 2 groups.",
-                               [] { group_norm(ones({4}), 2); }),
-             error<ShapeError>("[group_norm] weight is [3] f32 for 4 channels. It must be [4].",
-                               [] {
-                                 group_norm(ones({2, 4, 3}), 2, ones({3}));
-                               })},
+            {REFUSES(ShapeError,
+                     "[group_norm] [2, 5, 3] f32 with 2 groups. The input must be [n, c, ...] with "
+                     "c divisible by the number of groups.",
+                     group_norm(ones({2, 5, 3}), 2)),
+             REFUSES(ShapeError, "[group_norm] [4] f32 with 2 groups.", group_norm(ones({4}), 2)),
+             REFUSES(ShapeError, "[group_norm] weight is [3] f32 for 4 channels. It must be [4].",
+                     group_norm(ones({2, 4, 3}), 2, ones({3})))},
         .mixed = Mixed::accepts};
   }
 };
@@ -178,20 +163,16 @@ template <> struct Samples<InstanceNorm> {
   }
   static OpSamples make() {
     using enum AffineInputs;
-    return {
-        .cases = {of("images", {2, 3, 4, 2}, both), of("sequences", {2, 4, 5}, weight),
-                  of("no parameters", {2, 2, 3, 3}, none),
-                  of("wide parameters", {2, 3, 2, 3}, wide)},
-        .errors = {error<ShapeError>("[instance_norm] [2, 5] f32 has no channels, or nothing to "
-                                     "normalize in them.",
-                                     [] {
-                                       instance_norm(ones({2, 5}));
-                                     }),
-                   error<ShapeError>("weight is [3] f32 for 4 channels. It must be [4].",
-                                     [] {
-                                       instance_norm(ones({2, 4, 3}), ones({3}));
-                                     })},
-        .mixed = Mixed::accepts};
+    return {.cases = {of("images", {2, 3, 4, 2}, both), of("sequences", {2, 4, 5}, weight),
+                      of("no parameters", {2, 2, 3, 3}, none),
+                      of("wide parameters", {2, 3, 2, 3}, wide)},
+            .errors = {REFUSES(ShapeError,
+                               "[instance_norm] [2, 5] f32 has no channels, or nothing to "
+                               "normalize in them.",
+                               instance_norm(ones({2, 5}))),
+                       REFUSES(ShapeError, "weight is [3] f32 for 4 channels. It must be [4].",
+                               instance_norm(ones({2, 4, 3}), ones({3})))},
+            .mixed = Mixed::accepts};
   }
 };
 
@@ -257,30 +238,23 @@ template <> struct Samples<BatchNorm> {
                   evaluation("evaluation, vectors", {4, 5}, weight),
                   evaluation("evaluation, one value", {1, 3, 1, 1}, none)},
         .errors =
-            {error<ShapeError>("[batch_norm] the input is [4] f32. It must be [n, c], [n, c, l] or "
-                               "[n, c, h, w].",
-                               [] { batch_norm(ones({4}), {}, {}, {}, {}); }),
-             error<ShapeError>(
-                 "[batch_norm] training needs more than one value per channel, got [1, 3] f32. "
-                 "Use a larger batch, or eval().",
-                 [] {
-                   batch_norm(ones({1, 3}), {}, {}, {}, {}, {.training = true});
-                 }),
-             error<ShapeError>("[batch_norm] weight is [2] f32 for 3 channels. It must be [3].",
-                               [] {
-                                 batch_norm(ones({4, 3}), ones({2}), {}, {}, {});
-                               }),
-             error<ShapeError>(
-                 "[batch_norm] running_var is [2] f32 for 3 channels. It must be [3].",
-                 [] {
-                   batch_norm(ones({4, 3}), {}, {}, ones({3}), ones({2}));
-                 }),
-             error<UsageError>(
-                 "[batch_norm] one of running_mean and running_var is undefined. Pass both or "
-                 "neither.",
-                 [] {
-                   batch_norm(ones({4, 3}), {}, {}, ones({3}), {});
-                 })},
+            {REFUSES(ShapeError,
+                     "[batch_norm] the input is [4] f32. It must be [n, c], [n, c, l] or "
+                     "[n, c, h, w].",
+                     batch_norm(ones({4}), {}, {}, {}, {})),
+             REFUSES(ShapeError,
+                     "[batch_norm] training needs more than one value per channel, got [1, 3] f32. "
+                     "Use a larger batch, or eval().",
+                     batch_norm(ones({1, 3}), {}, {}, {}, {}, {.training = true})),
+             REFUSES(ShapeError, "[batch_norm] weight is [2] f32 for 3 channels. It must be [3].",
+                     batch_norm(ones({4, 3}), ones({2}), {}, {}, {})),
+             REFUSES(ShapeError,
+                     "[batch_norm] running_var is [2] f32 for 3 channels. It must be [3].",
+                     batch_norm(ones({4, 3}), {}, {}, ones({3}), ones({2}))),
+             REFUSES(UsageError,
+                     "[batch_norm] one of running_mean and running_var is undefined. Pass both or "
+                     "neither.",
+                     batch_norm(ones({4, 3}), {}, {}, ones({3}), {}))},
         .mixed = Mixed::accepts};
   }
 };
@@ -326,22 +300,16 @@ template <> struct Samples<BatchNormRelu> {
              of(Plain::training("training, no parameters", {3, 4, 3, 2}, none, true), true, true),
              of(Plain::evaluation("evaluation, images", {2, 3, 3, 4}, both), false, true),
              of(Plain::evaluation("evaluation, no residual", {2, 3, 3, 4}, wide), false, false)},
-        .errors = {error<ShapeError>(
-                       "[batch_norm_relu] the input is [4, 3] f32, the residual [4, 1] f32. "
-                       "They must agree.",
-                       [] {
-                         batch_norm_relu(ones({4, 3}), {}, {}, {}, {}, {}, ones({4, 1}));
-                       }),
-                   error<ShapeError>(
-                       "[batch_norm_relu] weight is [2] f32 for 3 channels. It must be [3].",
-                       [] {
-                         batch_norm_relu(ones({4, 3}), ones({2}), {}, {}, {});
-                       }),
-                   error<UsageError>(
-                       "[batch_norm_relu] one of running_mean and running_var is undefined.",
-                       [] {
-                         batch_norm_relu(ones({4, 3}), {}, {}, ones({3}), {});
-                       })},
+        .errors = {REFUSES(ShapeError,
+                           "[batch_norm_relu] the input is [4, 3] f32, the residual [4, 1] f32. "
+                           "They must agree.",
+                           batch_norm_relu(ones({4, 3}), {}, {}, {}, {}, {}, ones({4, 1}))),
+                   REFUSES(ShapeError,
+                           "[batch_norm_relu] weight is [2] f32 for 3 channels. It must be [3].",
+                           batch_norm_relu(ones({4, 3}), ones({2}), {}, {}, {})),
+                   REFUSES(UsageError,
+                           "[batch_norm_relu] one of running_mean and running_var is undefined.",
+                           batch_norm_relu(ones({4, 3}), {}, {}, ones({3}), {}))},
         .mixed = Mixed::accepts};
   }
 };
@@ -446,12 +414,11 @@ template <> struct Samples<Lstm> {
                        .reduced = s.h,
                        .roundings = int(s.time)});
     std::vector<ErrorCase> errors = recurrent_errors<Lstm>(4);
-    errors.push_back(error<ShapeError>(
+    errors.push_back(REFUSES(
+        ShapeError,
         "[lstm] c0 is [1, 3] f32 for x [3, 1, 8] f32 and weights of 2 states. It must be [1, 2].",
-        [] {
-          apply(Lstm{.reverse = false}, ones({3, 1, 8}), ones({1, 2}), ones({1, 3}), ones({8, 2}),
-                Tensor{});
-        }));
+        apply(Lstm{.reverse = false}, ones({3, 1, 8}), ones({1, 2}), ones({1, 3}), ones({8, 2}),
+              Tensor{})));
     return {.cases = cases, .errors = errors, .mixed = Mixed::refuses};
   }
 };

@@ -67,50 +67,44 @@ template <> struct Samples<Matmul> {
     return test;
   }
   static OpSamples make() {
-    return {
-        .cases = {of("ones", {1, 1}, {1, 1}, {1, 1}),
-                  of("small", {2, 3}, {3, 4}, {2, 4}),
-                  of("odd", {15, 33}, {33, 17}, {15, 17}),
-                  of("one row", {1, 40}, {40, 33}, {1, 33}),
-                  of("one column", {33, 40}, {40, 1}, {33, 1}),
-                  of("depth one", {9, 1}, {1, 9}, {9, 9}),
-                  of("over the tiles' edges", {64, 70}, {70, 300}, {64, 300}),
-                  of("deeper than a slice", {3, 521}, {521, 5}, {3, 5}),
-                  of("batch", {3, 4, 5}, {3, 5, 6}, {3, 4, 6}),
-                  of("batch of one", {1, 4, 5}, {1, 5, 6}, {1, 4, 6}),
-                  of("one matrix for a batch", {3, 4, 5}, {5, 6}, {3, 4, 6}),
-                  broadcast(of("broadcast on the left", {4, 5}, {3, 5, 6}, {3, 4, 6})),
-                  broadcast(of("broadcast both", {2, 1, 3, 4}, {3, 4, 5}, {2, 3, 3, 5})),
-                  of("two batches", {2, 3, 2, 4}, {2, 3, 4, 2}, {2, 3, 2, 2}),
-                  with_vector("vector by vector", {6}, {6}, {}),
-                  with_vector("matrix by vector", {4, 6}, {6}, {4}),
-                  with_vector("vector by matrix", {6}, {6, 4}, {4}),
-                  broadcast(with_vector("vector by batch", {6}, {2, 6, 4}, {2, 4})),
-                  transposed("b transposed", false),
-                  transposed("both transposed", true),
-                  of("no rows", {0, 3}, {3, 4}, {0, 4}),
-                  of("no depth", {2, 0}, {0, 3}, {2, 3})},
-        .errors = {error<ShapeError>(
-                       "[matmul] inner sizes differ: a is [32, 784] f32, b is [256, 10] f32; "
-                       "a.size(-1) must equal b.size(-2).",
-                       [] {
-                         matmul(ones({32, 784}), ones({256, 10}));
-                       }),
-                   error<ShapeError>(
-                       "[matmul] a is [] f32, b is [2] f32; scalars have no product. Use mul().",
-                       [] { matmul(ones({}), ones({2})); }),
-                   error<ShapeError>(
-                       "[matmul] shapes do not broadcast: [2] and [3] differ in dimension 0.",
-                       [] {
-                         matmul(ones({2, 3, 4}), ones({3, 4, 5}));
-                       }),
-                   error<DTypeError>(
-                       "[matmul] dtypes differ: [2, 3] f32 and [3, 2] bf16. Cast one of them, or "
-                       "run under autocast.",
-                       [] {
-                         matmul(ones({2, 3}), ones({3, 2}, bf16));
-                       })},
-        .mixed = Mixed::refuses};
+    return {.cases = {of("ones", {1, 1}, {1, 1}, {1, 1}),
+                      of("small", {2, 3}, {3, 4}, {2, 4}),
+                      of("odd", {15, 33}, {33, 17}, {15, 17}),
+                      of("one row", {1, 40}, {40, 33}, {1, 33}),
+                      of("one column", {33, 40}, {40, 1}, {33, 1}),
+                      of("depth one", {9, 1}, {1, 9}, {9, 9}),
+                      of("over the tiles' edges", {64, 70}, {70, 300}, {64, 300}),
+                      of("deeper than a slice", {3, 521}, {521, 5}, {3, 5}),
+                      of("batch", {3, 4, 5}, {3, 5, 6}, {3, 4, 6}),
+                      of("batch of one", {1, 4, 5}, {1, 5, 6}, {1, 4, 6}),
+                      of("one matrix for a batch", {3, 4, 5}, {5, 6}, {3, 4, 6}),
+                      broadcast(of("broadcast on the left", {4, 5}, {3, 5, 6}, {3, 4, 6})),
+                      broadcast(of("broadcast both", {2, 1, 3, 4}, {3, 4, 5}, {2, 3, 3, 5})),
+                      of("two batches", {2, 3, 2, 4}, {2, 3, 4, 2}, {2, 3, 2, 2}),
+                      with_vector("vector by vector", {6}, {6}, {}),
+                      with_vector("matrix by vector", {4, 6}, {6}, {4}),
+                      with_vector("vector by matrix", {6}, {6, 4}, {4}),
+                      broadcast(with_vector("vector by batch", {6}, {2, 6, 4}, {2, 4})),
+                      transposed("b transposed", false),
+                      transposed("both transposed", true),
+                      of("no rows", {0, 3}, {3, 4}, {0, 4}),
+                      of("no depth", {2, 0}, {0, 3}, {2, 3})},
+            .errors =
+                {REFUSES(ShapeError,
+                         "[matmul] inner sizes differ: a is [32, 784] f32, b is [256, 10] f32; "
+                         "a.size(-1) must equal b.size(-2).",
+                         matmul(ones({32, 784}), ones({256, 10}))),
+                 REFUSES(ShapeError,
+                         "[matmul] a is [] f32, b is [2] f32; scalars have no product. Use mul().",
+                         matmul(ones({}), ones({2}))),
+                 REFUSES(ShapeError,
+                         "[matmul] shapes do not broadcast: [2] and [3] differ in dimension 0.",
+                         matmul(ones({2, 3, 4}), ones({3, 4, 5}))),
+                 REFUSES(DTypeError,
+                         "[matmul] dtypes differ: [2, 3] f32 and [3, 2] bf16. Cast one of them, or "
+                         "run under autocast.",
+                         matmul(ones({2, 3}), ones({3, 2}, bf16)))},
+            .mixed = Mixed::refuses};
   }
 };
 
@@ -143,24 +137,17 @@ template <> struct Samples<Linear> {
                   of("three dimensions", {2, 3, 5}, 4, true), of("a vector", {5}, 4, true),
                   of("odd", {17, 33}, 15, true), of("wide", {64, 70}, 130, true),
                   of("one output", {7, 20}, 1, true), of("no rows", {0, 5}, 3, true)},
-        .errors = {error<ShapeError>(
-                       "[linear] inner sizes differ: x is [2, 3] f32, weight is [4, 5] f32; "
-                       "x.size(-1) must equal weight.size(1).",
-                       [] {
-                         linear(ones({2, 3}), ones({4, 5}));
-                       }),
-                   error<ShapeError>("[linear] bias is [3] f32 for 4 channels. It must be [4].",
-                                     [] {
-                                       linear(ones({2, 5}), ones({4, 5}), ones({3}));
-                                     }),
-                   error<ShapeError>("[linear] weight is [4] f32, of rank 1. It must have rank 2.",
-                                     [] {
-                                       linear(ones({2, 4}), ones({4}));
-                                     }),
-                   error<DTypeError>("[linear] dtypes differ: [2, 5] f32 and [4] bf16.",
-                                     [] {
-                                       linear(ones({2, 5}), ones({4, 5}), ones({4}, bf16));
-                                     })},
+        .errors = {REFUSES(ShapeError,
+                           "[linear] inner sizes differ: x is [2, 3] f32, weight is [4, 5] f32; "
+                           "x.size(-1) must equal weight.size(1).",
+                           linear(ones({2, 3}), ones({4, 5}))),
+                   REFUSES(ShapeError, "[linear] bias is [3] f32 for 4 channels. It must be [4].",
+                           linear(ones({2, 5}), ones({4, 5}), ones({3}))),
+                   REFUSES(ShapeError,
+                           "[linear] weight is [4] f32, of rank 1. It must have rank 2.",
+                           linear(ones({2, 4}), ones({4}))),
+                   REFUSES(DTypeError, "[linear] dtypes differ: [2, 5] f32 and [4] bf16.",
+                           linear(ones({2, 5}), ones({4, 5}), ones({4}, bf16)))},
         .mixed = Mixed::refuses};
   }
 };
@@ -183,13 +170,12 @@ template <> struct Samples<Dot> {
                            },
                        .reduced = n});
     return {.cases = cases,
-            .errors = {error<ShapeError>("[dot] a is [2, 2] f32, of rank 2. It must have rank 1.",
-                                         [] {
-                                           dot(ones({2, 2}), ones({2}));
-                                         }),
-                       error<ShapeError>("[dot] a is [2] f32, b is [3] f32. They must have the "
-                                         "same number of elements.",
-                                         [] { dot(ones({2}), ones({3})); })}};
+            .errors = {REFUSES(ShapeError, "[dot] a is [2, 2] f32, of rank 2. It must have rank 1.",
+                               dot(ones({2, 2}), ones({2}))),
+                       REFUSES(ShapeError,
+                               "[dot] a is [2] f32, b is [3] f32. They must have the "
+                               "same number of elements.",
+                               dot(ones({2}), ones({3})))}};
   }
 };
 
@@ -220,20 +206,17 @@ template <> struct Samples<CosineSimilarity> {
             .broadcast = a != b};
   }
   static OpSamples make() {
-    return {
-        .cases = {of("rows", {3, 5}, {3, 5}, {3, 5}, 1),
-                  of("the first dimension", {5, 2}, {5, 2}, {5, 2}, 0),
-                  of("the middle", {2, 7, 3}, {2, 7, 3}, {2, 7, 3}, -2),
-                  of("broadcast", {4, 1, 6}, {3, 6}, {4, 3, 6}, -1),
-                  of("norms below eps", {2, 3}, {2, 3}, {2, 3}, 1, 100)},
-        .errors = {error<ShapeError>("[cosine_similarity] dimension 2 is out of range for rank 2. "
-                                     "Use -2 to 1.",
-                                     [] {
-                                       cosine_similarity(ones({2, 2}), ones({2, 2}), 2);
-                                     }),
-                   error<UsageError>("[cosine_similarity] eps is 0. It must be positive.", [] {
-                     cosine_similarity(ones({2, 2}), ones({2, 2}), 1, 0);
-                   })}};
+    return {.cases = {of("rows", {3, 5}, {3, 5}, {3, 5}, 1),
+                      of("the first dimension", {5, 2}, {5, 2}, {5, 2}, 0),
+                      of("the middle", {2, 7, 3}, {2, 7, 3}, {2, 7, 3}, -2),
+                      of("broadcast", {4, 1, 6}, {3, 6}, {4, 3, 6}, -1),
+                      of("norms below eps", {2, 3}, {2, 3}, {2, 3}, 1, 100)},
+            .errors = {REFUSES(ShapeError,
+                               "[cosine_similarity] dimension 2 is out of range for rank 2. "
+                               "Use -2 to 1.",
+                               cosine_similarity(ones({2, 2}), ones({2, 2}), 2)),
+                       REFUSES(UsageError, "[cosine_similarity] eps is 0. It must be positive.",
+                               cosine_similarity(ones({2, 2}), ones({2, 2}), 1, 0))}};
   }
 };
 
@@ -440,26 +423,19 @@ template <> struct Samples<PackedAttention> {
                      {.shape = {1, 1, 1, 4}, .kind = InputKind::condition, .given = {1, 1, 0, 1}}),
                   of("dropout", {1, 5, 12}, 2, absent(), {.dropout = 0.4}),
                   of("nothing", {0, 4, 6}, 2)},
-        .errors = {
-            error<ShapeError>(op + "qkv is [2, 5, 12] f32 for 3 heads. Its last dimension must be "
-                                   "3 heads times their width.",
-                              [] {
-                                self_attention(ones({2, 5, 12}), 3);
-                              }),
-            error<ShapeError>(op + "qkv is [2, 5, 12] f32 for 0 heads.",
-                              [] {
-                                self_attention(ones({2, 5, 12}), 0);
-                              }),
-            error<ShapeError>(op + "qkv is [5, 12] f32, of rank 2. It must have rank 3.",
-                              [] {
-                                self_attention(ones({5, 12}), 2);
-                              }),
-            error<UnsupportedError>(
-                op + "a mask of packed attention gets no gradient. Give "
-                     "scaled_dot_product_attention queries, keys and values.",
-                [] {
-                  self_attention(ones({1, 2, 6}), 1, {.mask = ones({2, 2}).set_requires_grad()});
-                })}};
+        .errors = {REFUSES(ShapeError,
+                           op + "qkv is [2, 5, 12] f32 for 3 heads. Its last dimension must be "
+                                "3 heads times their width.",
+                           self_attention(ones({2, 5, 12}), 3)),
+                   REFUSES(ShapeError, op + "qkv is [2, 5, 12] f32 for 0 heads.",
+                           self_attention(ones({2, 5, 12}), 0)),
+                   REFUSES(ShapeError, op + "qkv is [5, 12] f32, of rank 2. It must have rank 3.",
+                           self_attention(ones({5, 12}), 2)),
+                   REFUSES(UnsupportedError,
+                           op + "a mask of packed attention gets no gradient. Give "
+                                "scaled_dot_product_attention queries, keys and values.",
+                           self_attention(ones({1, 2, 6}), 1,
+                                          {.mask = ones({2, 2}).set_requires_grad()}))}};
   }
 };
 

@@ -37,8 +37,8 @@ template <> struct Samples<Cast> {
   static OpSamples make() {
     return {.cases = {to("to f64", f64), to("to f32", f32), to("to bf16", bf16), to("to f16", f16),
                       to("to i64", i64), to("to i32", i32)},
-            .errors = {error<UsageError>("[cast] the input is undefined. Pass a tensor.",
-                                         [] { cast({}, f32); })},
+            .errors = {REFUSES(UsageError, "[cast] the input is undefined. Pass a tensor.",
+                               cast({}, f32))},
             .any_dtype = true};
   }
 };
@@ -66,19 +66,14 @@ template <> struct Samples<Reshape> {
                   to("ones added", {3, 4}, {1, 3, 1, 4}, {1, 3, 1, 4}),
                   to("empty", {0, 4}, {2, 0}, {2, 0}), flat("flattened", 0, -1, {36}),
                   flat("flattened inside", 1, 2, {2, 6, 3})},
-        .errors = {error<ShapeError>("[reshape] [2, 3] f32 does not fit shape [4]. Element counts "
-                                     "must agree.",
-                                     [] {
-                                       reshape(ones({2, 3}), {4});
-                                     }),
-                   error<ShapeError>("[reshape] [2, 3] f32 does not fit shape [4, 1].",
-                                     [] {
-                                       reshape(ones({2, 3}), {4, -1});
-                                     }),
-                   error<ShapeError>("[flatten] start 2 is after end 1 for rank 3. Swap them.",
-                                     [] {
-                                       flatten(ones({2, 3, 2}), 2, 1);
-                                     })},
+        .errors = {REFUSES(ShapeError,
+                           "[reshape] [2, 3] f32 does not fit shape [4]. Element counts "
+                           "must agree.",
+                           reshape(ones({2, 3}), {4})),
+                   REFUSES(ShapeError, "[reshape] [2, 3] f32 does not fit shape [4, 1].",
+                           reshape(ones({2, 3}), {4, -1})),
+                   REFUSES(ShapeError, "[flatten] start 2 is after end 1 for rank 3. Swap them.",
+                           flatten(ones({2, 3, 2}), 2, 1))},
         .any_dtype = true};
   }
 };
@@ -98,24 +93,18 @@ template <> struct Samples<Permute> {
   static OpSamples make() {
     Case transposed = by("transpose", {2, 3, 4}, {0, 2, 1});
     transposed.call = [](const Tensors& in) { return transpose(in[0], -1, 1); };
-    return {
-        .cases = {by("matrix", {3, 5}, {1, 0}), by("cycle", {2, 3, 4}, {2, 0, 1}),
-                  by("channels last", {2, 3, 2, 4}, {0, 2, 3, 1}), by("empty", {0, 2}, {1, 0}),
-                  by("identity", {2, 3}, {0, 1}), transposed},
-        .errors = {error<ShapeError>("[permute] order [0, 0] for [2, 3] f32. Name each dimension "
-                                     "exactly once.",
-                                     [] {
-                                       permute(ones({2, 3}), {0, 0});
-                                     }),
-                   error<ShapeError>("[permute] order [0] for [2, 3] f32.",
-                                     [] {
-                                       permute(ones({2, 3}), {0});
-                                     }),
-                   error<ShapeError>("[permute] dimension 2 is out of range for rank 2.",
-                                     [] {
-                                       permute(ones({2, 3}), {0, 2});
-                                     })},
-        .any_dtype = true};
+    return {.cases = {by("matrix", {3, 5}, {1, 0}), by("cycle", {2, 3, 4}, {2, 0, 1}),
+                      by("channels last", {2, 3, 2, 4}, {0, 2, 3, 1}), by("empty", {0, 2}, {1, 0}),
+                      by("identity", {2, 3}, {0, 1}), transposed},
+            .errors = {REFUSES(ShapeError,
+                               "[permute] order [0, 0] for [2, 3] f32. Name each dimension "
+                               "exactly once.",
+                               permute(ones({2, 3}), {0, 0})),
+                       REFUSES(ShapeError, "[permute] order [0] for [2, 3] f32.",
+                               permute(ones({2, 3}), {0})),
+                       REFUSES(ShapeError, "[permute] dimension 2 is out of range for rank 2.",
+                               permute(ones({2, 3}), {0, 2}))},
+            .any_dtype = true};
   }
 };
 
@@ -130,22 +119,18 @@ template <> struct Samples<Expand> {
                 }};
   }
   static OpSamples make() {
-    return {
-        .cases = {to("rows", {1, 4}, {3, 4}, {3, 4}),
-                  to("new dimensions", {3, 1}, {2, 3, 4}, {2, 3, 4}),
-                  to("a scalar", {}, {2, 3}, {2, 3}),
-                  to("kept sizes", {2, 1, 3}, {-1, 4, -1}, {2, 4, 3}),
-                  to("to nothing", {1, 3}, {0, 3}, {0, 3})},
-        .errors = {error<ShapeError>("[expand] [2, 3] f32 does not expand to [4, 3]. Only sizes of "
-                                     "1 can grow.",
-                                     [] {
-                                       expand(ones({2, 3}), {4, 3});
-                                     }),
-                   error<ShapeError>("[expand] [2, 3] f32 does not expand to [3].",
-                                     [] {
-                                       expand(ones({2, 3}), {3});
-                                     })},
-        .any_dtype = true};
+    return {.cases = {to("rows", {1, 4}, {3, 4}, {3, 4}),
+                      to("new dimensions", {3, 1}, {2, 3, 4}, {2, 3, 4}),
+                      to("a scalar", {}, {2, 3}, {2, 3}),
+                      to("kept sizes", {2, 1, 3}, {-1, 4, -1}, {2, 4, 3}),
+                      to("to nothing", {1, 3}, {0, 3}, {0, 3})},
+            .errors = {REFUSES(ShapeError,
+                               "[expand] [2, 3] f32 does not expand to [4, 3]. Only sizes of "
+                               "1 can grow.",
+                               expand(ones({2, 3}), {4, 3})),
+                       REFUSES(ShapeError, "[expand] [2, 3] f32 does not expand to [3].",
+                               expand(ones({2, 3}), {3}))},
+            .any_dtype = true};
   }
 };
 
@@ -168,22 +153,23 @@ template <> struct Samples<Slice> {
         [](const Dims& i) {
           return Dims{i[0], 2, i[1]};
         });
-    return {
-        .cases = {of("rows", {5, 3}, 0, 1, 4, 1, 1, 3), of("columns", {3, 7}, 1, 2, 6, 1, 2, 4),
-                  of("every third", {3, 8}, 1, 1, 8, 3, 1, 3),
-                  of("from the end", {6, 2}, 0, -3, -1, 1, 3, 2),
-                  of("beyond the end", {4, 2}, 0, 2, 99, 1, 2, 2),
-                  of("nothing", {4, 2}, 0, 3, 1, 1, 3, 0), one},
-        .errors = {error<ShapeError>("[slice] a scalar has no dimensions. Reshape it to [1].",
-                                     [] { slice(ones({}), 0, 0, 1); }),
-                   error<UsageError>("[slice] step is 0. It must be at least 1.",
-                                     [] { slice(ones({3}), 0, 0, 1, 0); }),
-                   error<ShapeError>("[slice] dimension 1 is out of range for rank 1. Use -1 to 0.",
-                                     [] { slice(ones({3}), 1, 0, 1); }),
-                   error<ShapeError>("[select] index 3 is out of range for dimension 0 of [3] f32. "
-                                     "Use -3 to 2.",
-                                     [] { select(ones({3}), 0, 3); })},
-        .any_dtype = true};
+    return {.cases = {of("rows", {5, 3}, 0, 1, 4, 1, 1, 3), of("columns", {3, 7}, 1, 2, 6, 1, 2, 4),
+                      of("every third", {3, 8}, 1, 1, 8, 3, 1, 3),
+                      of("from the end", {6, 2}, 0, -3, -1, 1, 3, 2),
+                      of("beyond the end", {4, 2}, 0, 2, 99, 1, 2, 2),
+                      of("nothing", {4, 2}, 0, 3, 1, 1, 3, 0), one},
+            .errors = {REFUSES(ShapeError, "[slice] a scalar has no dimensions. Reshape it to [1].",
+                               slice(ones({}), 0, 0, 1)),
+                       REFUSES(UsageError, "[slice] step is 0. It must be at least 1.",
+                               slice(ones({3}), 0, 0, 1, 0)),
+                       REFUSES(ShapeError,
+                               "[slice] dimension 1 is out of range for rank 1. Use -1 to 0.",
+                               slice(ones({3}), 1, 0, 1)),
+                       REFUSES(ShapeError,
+                               "[select] index 3 is out of range for dimension 0 of [3] f32. "
+                               "Use -3 to 2.",
+                               select(ones({3}), 0, 3))},
+            .any_dtype = true};
   }
 };
 
@@ -218,25 +204,18 @@ template <> struct Samples<Cat> {
                   along("middle", 1, {{2, 1, 3}, {2, 2, 3}}),
                   along("with an empty one", 0, {{2, 3}, {0, 3}}), along("alone", 0, {{2, 3}}),
                   stacked},
-        .errors = {error<UsageError>("[cat] got no input. Pass at least one tensor.",
-                                     [] { cat({}); }),
-                   error<ShapeError>("[cat] inputs are [2, 3] f32 and [2, 4] f32; they may differ "
-                                     "in dimension 0 only. Reshape or pad them.",
-                                     [] {
-                                       cat({ones({2, 3}), ones({2, 4})});
-                                     }),
-                   error<ShapeError>("[cat] inputs are [2, 3] f32 and [3] f32; they may differ",
-                                     [] {
-                                       cat({ones({2, 3}), ones({3})});
-                                     }),
-                   error<ShapeError>("[cat] scalars have no dimension to join along. Use stack().",
-                                     [] {
-                                       cat({ones({}), ones({})});
-                                     }),
-                   error<ShapeError>("[stack] inputs are [2] f32 and [3] f32. Shapes must agree.",
-                                     [] {
-                                       stack({ones({2}), ones({3})});
-                                     })},
+        .errors = {REFUSES(UsageError, "[cat] got no input. Pass at least one tensor.", cat({})),
+                   REFUSES(ShapeError,
+                           "[cat] inputs are [2, 3] f32 and [2, 4] f32; they may differ "
+                           "in dimension 0 only. Reshape or pad them.",
+                           cat({ones({2, 3}), ones({2, 4})})),
+                   REFUSES(ShapeError, "[cat] inputs are [2, 3] f32 and [3] f32; they may differ",
+                           cat({ones({2, 3}), ones({3})})),
+                   REFUSES(ShapeError,
+                           "[cat] scalars have no dimension to join along. Use stack().",
+                           cat({ones({}), ones({})})),
+                   REFUSES(ShapeError, "[stack] inputs are [2] f32 and [3] f32. Shapes must agree.",
+                           stack({ones({2}), ones({3})}))},
         .any_dtype = true};
   }
 };
@@ -273,21 +252,15 @@ template <> struct Samples<Pad> {
                   by("around nothing", {0, 2}, {1, 1, 1, 0}, 2),
                   by("cut away", {3, 5}, {-1, 2, 1, -2}, 0.5),
                   by("everything cut away", {3, 2}, {-1, -1}, 0)},
-        .errors = {error<ShapeError>(
-                       "[pad] padding [1] for [2, 3] f32. Give pairs (before, after) "
-                       "from the last dimension backwards; negative ones cut away no more "
-                       "than there is.",
-                       [] {
-                         pad(ones({2, 3}), {1});
-                       }),
-                   error<ShapeError>("[pad] padding [-2, -2] for [2, 3] f32.",
-                                     [] {
-                                       pad(ones({2, 3}), {-2, -2});
-                                     }),
-                   error<ShapeError>("[pad] padding [9223372036854775807, 0] for [2, 3] f32.",
-                                     [] {
-                                       pad(ones({2, 3}), {INT64_MAX, 0});
-                                     })},
+        .errors = {REFUSES(ShapeError,
+                           "[pad] padding [1] for [2, 3] f32. Give pairs (before, after) "
+                           "from the last dimension backwards; negative ones cut away no more "
+                           "than there is.",
+                           pad(ones({2, 3}), {1})),
+                   REFUSES(ShapeError, "[pad] padding [-2, -2] for [2, 3] f32.",
+                           pad(ones({2, 3}), {-2, -2})),
+                   REFUSES(ShapeError, "[pad] padding [9223372036854775807, 0] for [2, 3] f32.",
+                           pad(ones({2, 3}), {INT64_MAX, 0}))},
         .any_dtype = true};
   }
 };
@@ -302,8 +275,8 @@ template <> struct Samples<Contiguous> {
                       moved(
                           "of a transpose", {3, 4}, {4, 3},
                           [](const Tensor& x) { return contiguous(transpose(x, 0, 1)); }, swapped)},
-            .errors = {error<UsageError>("[contiguous] the input is undefined. Pass a tensor.",
-                                         [] { contiguous({}); })},
+            .errors = {REFUSES(UsageError, "[contiguous] the input is undefined. Pass a tensor.",
+                               contiguous({}))},
             .any_dtype = true};
   }
 };
@@ -335,22 +308,18 @@ template <> struct Samples<Embedding> {
                   of("the same row often", {3, 2}, {7}, {1, 1, 1, 0, 1, 2, 1}),
                   of("one index", {5, 4}, {}, {3}), of("padding", {4, 3}, {5}, {0, 2, 2, 1, 3}, 2)},
         .errors = {
-            error<UsageError>(
+            REFUSES(
+                UsageError,
                 "[embedding] index 5 is out of range for a table of 5 rows. Indices must be from "
                 "0 to 4.",
-                [] {
-                  embedding(full({2}, 5, i64), ones({5, 3}));
-                }),
-            error<UsageError>("[embedding] index -1 is out of range",
-                              [] {
-                                embedding(full({2}, -1, i64), ones({5, 3}));
-                              }),
-            error<DTypeError>("[embedding] indices must be i64 or i32, got [2] f32. Cast it first.",
-                              [] {
-                                embedding(ones({2}), ones({5, 3}));
-                              }),
-            error<ShapeError>("[embedding] the table is [5] f32, of rank 1. It must have rank 2.",
-                              [] { embedding(zeros({2}, i64), ones({5})); })}};
+                embedding(full({2}, 5, i64), ones({5, 3}))),
+            REFUSES(UsageError, "[embedding] index -1 is out of range",
+                    embedding(full({2}, -1, i64), ones({5, 3}))),
+            REFUSES(DTypeError,
+                    "[embedding] indices must be i64 or i32, got [2] f32. Cast it first.",
+                    embedding(ones({2}), ones({5, 3}))),
+            REFUSES(ShapeError, "[embedding] the table is [5] f32, of rank 1. It must have rank 2.",
+                    embedding(zeros({2}, i64), ones({5})))}};
   }
 };
 
@@ -378,14 +347,14 @@ template <> struct Samples<Dropout> {
             .any_strides = false};
   }
   static OpSamples make() {
-    return {.cases = {with("a half", {5, 7}, 0.5), with("a little", {4, 9}, 0.1),
-                      with("almost all", {40}, 0.9), with("nothing", {3, 4}, 0),
-                      with("everything", {3, 4}, 1), with("long", {3, 701}, 0.3),
-                      with("empty", {0, 3}, 0.5)},
-            .errors = {error<UsageError>("[dropout] p is 1.5. It must be on [0, 1].",
-                                         [] { dropout(ones({2}), 1.5); }),
-                       error<UsageError>("[dropout] p is nan.",
-                                         [] { dropout(ones({2}), std::nan("")); })}};
+    return {
+        .cases = {with("a half", {5, 7}, 0.5), with("a little", {4, 9}, 0.1),
+                  with("almost all", {40}, 0.9), with("nothing", {3, 4}, 0),
+                  with("everything", {3, 4}, 1), with("long", {3, 701}, 0.3),
+                  with("empty", {0, 3}, 0.5)},
+        .errors = {REFUSES(UsageError, "[dropout] p is 1.5. It must be on [0, 1].",
+                           dropout(ones({2}), 1.5)),
+                   REFUSES(UsageError, "[dropout] p is nan.", dropout(ones({2}), std::nan("")))}};
   }
 };
 
@@ -480,18 +449,18 @@ template <> struct Samples<Quantize> {
                   with("int4, images", {2, 3, 4, 5}, "int4"), with("one number", {}, "e5m2"),
                   with("empty", {0, 3}, "e4m3")},
         .errors = {
-            error<UsageError>(
-                "[quantize] there is no number format or quantizer named \"mxfp5\". Did "
-                "you mean \"mxfp",
-                [] { quantize(ones({2}), "mxfp5"); }),
-            error<UsageError>(
-                "[quantize] bf16 does not hold every number of e2m1, blocks of 1x16 with "
-                "e4m3 scales under one of the tensor. Cast the input to f32.",
-                [] { quantize(ones({2}, bf16), "nvfp4"); }),
-            error<UsageError>(
-                "[quantize] f16 does not hold every number of e2m1, blocks of 1x32 with "
-                "e8m0 scales (floor).",
-                [] { quantize(ones({2}, f16), "mxfp4"); }),
+            REFUSES(UsageError,
+                    "[quantize] there is no number format or quantizer named \"mxfp5\". Did "
+                    "you mean \"mxfp",
+                    quantize(ones({2}), "mxfp5")),
+            REFUSES(UsageError,
+                    "[quantize] bf16 does not hold every number of e2m1, blocks of 1x16 with "
+                    "e4m3 scales under one of the tensor. Cast the input to f32.",
+                    quantize(ones({2}, bf16), "nvfp4")),
+            REFUSES(UsageError,
+                    "[quantize] f16 does not hold every number of e2m1, blocks of 1x32 with "
+                    "e8m0 scales (floor).",
+                    quantize(ones({2}, f16), "mxfp4")),
             error<UsageError>(
                 "[quantize] scaling is from history, and a single call has no history.",
                 [=] { quantize(ones({2}), history); }),
@@ -521,9 +490,8 @@ template <> struct Samples<Quantize> {
                 "[quantize] the least largest magnitude is -1. It must be finite and not "
                 "negative.",
                 [=] { quantize(ones({2}), least); }),
-            error<UsageError>("[quantize] a grid has 0 significand bits. Choose 1 to 24.", [] {
-              quantize(ones({2}), Quantizer{.grid = {.significand_bits = 0}});
-            })}};
+            REFUSES(UsageError, "[quantize] a grid has 0 significand bits. Choose 1 to 24.",
+                    quantize(ones({2}), Quantizer{.grid = {.significand_bits = 0}}))}};
   }
 };
 

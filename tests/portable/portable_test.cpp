@@ -10,8 +10,6 @@
 
 #include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/device.h>
-#include <halftone/core/math.h>
 #include <halftone/halftone.h>
 
 namespace halftone::test::batch_test {

@@ -10,7 +10,7 @@
 
 #include <immintrin.h>
 
-#include "../cuda_emulation/block_order.h"
+#include "../cuda_emulation/machine.h"
 #include "execution.h"
 #include "operations.h"
 #include "program.h"

@@ -16,19 +16,7 @@
 
 #include <doctest/doctest.h>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/amp/cast_policy.h>
-#include <halftone/amp/grad_scaler.h>
-#include <halftone/amp/master_weights.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/training.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/named_tensors.h>
-#include <halftone/nn/module.h>
-#include <halftone/optim/optimizer.h>
-#include <halftone/optim/optimizers.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 

@@ -2,11 +2,7 @@
 // has the same options.
 #include <algorithm>
 
-#include <halftone/core/random.h>
-#include <halftone/nn/conv.h>
-#include <halftone/nn/layers.h>
-#include <halftone/nn/module.h>
-#include <halftone/nn/rnn.h>
+#include <halftone/halftone.h>
 
 #include "fixture.h"
 

@@ -6,17 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/amp/cast_policy.h>
-#include <halftone/amp/grad_scaler.h>
-#include <halftone/amp/master_weights.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/training.h>
-#include <halftone/nn/models/gpt.h>
-#include <halftone/nn/models/models.h>
-#include <halftone/nn/module.h>
-#include <halftone/optim/optimizer.h>
-#include <halftone/optim/optimizers.h>
+#include <halftone/halftone.h>
 
 #include "../support.h"
 #include "fixture.h"

@@ -10,9 +10,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
-#include <halftone/core/named_tensors.h>
-#include <halftone/train/checkpoint.h>
-#include <halftone/train/checkpoints.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"
@@ -256,10 +254,9 @@ TEST_CASE("checkpoint: a file whose size is limited, at every size") {
   for (rlim_t limit = 0; limit < 700; limit += 25) {
     const struct rlimit low { .rlim_cur = limit, .rlim_max = before.rlim_max };
     REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
-    std::string message;
-    try {
-      save_checkpoint(directory / ("second" + std::to_string(limit)), small_checkpoint(2));
-    } catch (const FormatError& error) { message = error.what(); }
+    const std::string message = MESSAGE_OF(
+        FormatError,
+        save_checkpoint(directory / ("second" + std::to_string(limit)), small_checkpoint(2)));
     setrlimit(RLIMIT_FSIZE, &before);
     if (message.empty()) continue;
     ++refused;
@@ -452,10 +449,8 @@ TEST_CASE("resume: another model, strategy or schedule is refused, and nothing h
     const auto before = copy_of(run.training.state_dict());
     const double lr = run.training.optimizer().lr(0);
     const auto steps_before = run.scheduler.steps();
-    std::string message;
-    try {
-      train::load_training(path, run.training, scheduler);
-    } catch (const Error& error) { message = error.what(); }
+    const std::string message =
+        MESSAGE_OF(Error, train::load_training(path, run.training, scheduler));
     CHECK(message != "");
     CHECK(same_state(copy_of(run.training.state_dict()), before));
     CHECK(run.training.optimizer().lr(0) == lr);

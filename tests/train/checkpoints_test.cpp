@@ -25,12 +25,6 @@ void save_with(const fs::path& root, int64_t step, double accuracy) {
   save_checkpoint(root / checkpoint_name(step), checkpoint);
 }
 
-void damage(const fs::path& path) {
-  std::string bytes = read_file(path / "model.safetensors");
-  bytes.back() = char(bytes.back() ^ 1);  // the size is unchanged
-  write_file(path / "model.safetensors", bytes);
-}
-
 std::vector<int64_t> steps_in(const fs::path& root) {
   std::vector<int64_t> steps;
   for (const auto& found : train::valid_checkpoints(root)) steps.push_back(found.state.step);

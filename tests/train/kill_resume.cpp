@@ -9,14 +9,6 @@
 #include <zlib.h>
 
 #include <halftone/halftone.h>
-#include <halftone/train/callbacks.h>
-#include <halftone/train/checkpoint.h>
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/loggers.h>
-#include <halftone/train/metrics.h>
-#include <halftone/train/progress.h>
-#include <halftone/train/task.h>
-#include <halftone/train/trainer.h>
 
 using namespace halftone;
 

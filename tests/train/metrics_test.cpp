@@ -5,10 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/amp/autocast.h>
-#include <halftone/autograd/ops.h>
-#include <halftone/core/random.h>
-#include <halftone/train/metrics.h>
+#include <halftone/halftone.h>
 
 #include "device/device_cases.h"
 #include "support.h"

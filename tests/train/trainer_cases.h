@@ -6,9 +6,7 @@
 #include <set>
 #include <string>
 
-#include <halftone/core/factory.h>
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/trainer.h>
+#include <halftone/halftone.h>
 
 #include "../amp/cases.h"
 #include "../support.h"
@@ -113,6 +111,13 @@ inline bool same(const train::Checkpoint& a, const train::Checkpoint& b) {
       return false;
   }
   return true;
+}
+
+/// Changes a checkpoint's last byte of weights; its size is unchanged.
+inline void damage(const fs::path& checkpoint) {
+  std::string bytes = read_file(checkpoint / "model.safetensors");
+  bytes.back() = char(bytes.back() ^ 1);
+  write_file(checkpoint / "model.safetensors", bytes);
 }
 
 /// Names directly in a directory.

@@ -3,9 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/train/callbacks.h>
-#include <halftone/train/task.h>
-#include <halftone/train/trainer.h>
+#include <halftone/halftone.h>
 
 #include "trainer_cases.h"
 

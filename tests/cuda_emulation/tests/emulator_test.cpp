@@ -285,31 +285,9 @@ TEST_CASE("without memory for them inputs are copied as everything else is") {
 
 }  // namespace
 
-// The gradients of a linear layer.
+// The gradient of a linear layer.
 
 namespace {
-
-struct Gradients {
-  std::vector<float> weight, bias;
-};
-
-Gradients gradients_of(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const auto leaf = [](const Tensor& t) {
-    Tensor copy = t.to(Device::cuda());
-    return copy.set_requires_grad();
-  };
-  const Tensor w = leaf(weight), b = leaf(bias), y = linear(leaf(x), w, b);
-  y.backward(ones(y.shape(), y.dtype(), y.device()));
-  return {w.grad().to_vector<float>(), b.grad().to_vector<float>()};
-}
-
-TEST_CASE("f64 and empty rows have gradients of their bias as well") {
-  const Gradients wide = gradients_of(randn({5, 3}, f64), randn({2, 3}, f64), randn({2}, f64));
-  CHECK(wide.bias == std::vector<float>(2, 5));
-  const Gradients empty = gradients_of(randn({0, 3}, f32), randn({2, 3}, f32), randn({2}, f32));
-  CHECK(empty.bias == std::vector<float>(2, 0));
-  CHECK(empty.weight == std::vector<float>(6, 0));
-}
 
 TEST_CASE("under autocast the gradient of an f32 bias is summed in f32") {
   manual_seed(4);
