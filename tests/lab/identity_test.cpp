@@ -19,7 +19,6 @@
 namespace halftone::test::identity_test {
 namespace {
 
-using Json;
 using lab::differences;
 using Lines = std::vector<std::string>;
 
@@ -233,7 +232,6 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
 namespace halftone::test::rerun_test {
 namespace {
 
-using Json;
 
 /// A run of five steps in its own folder.
 struct Folder {

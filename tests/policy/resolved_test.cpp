@@ -622,7 +622,7 @@ TEST_CASE("policies in the documents are valid") {
   fs::copy_file(policies_directory() / "mxfp8.json", folder / "mxfp8.json");
   std::vector<Policy> found;
   for (const char* page : {"policy_files.md", "adding_a_policy.md"}) {
-    const std::string text = read_file(policies_directory().parent_path() / "docs" / page);
+    const std::string text = read_file(policies_directory().parent_path().parent_path() / "docs" / page);
     const std::string begins = "```json\n";
     for (std::size_t at = 0; (at = text.find(begins, at)) != std::string::npos;) {
       at += begins.size();
