@@ -54,9 +54,9 @@ Tensor History::output(const Tensor& saved) const {
   return linked(saved, std::make_shared<AutogradMeta>(AutogradMeta{true, {}, node_}));
 }
 
-Tensor History::placeholder(std::size_t input, const Tensor& like) const {
-  const Tensor zero = zeros({}, dtype(input), like.device());
-  return this->input(input, views::expand(zero, shape(input)));
+Tensor History::stand_in(std::size_t input, Device device) const {
+  if (!wants(input)) return {};
+  return views::expand(zeros({}, dtype(input), device), shape(input));
 }
 
 Tensor History::fitting(std::size_t input, const Tensor& gradient) const {

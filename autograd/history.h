@@ -34,8 +34,9 @@ class History {
                const std::optional<Shape>& expanded = {}) const;
   /// Returns what was saved of the result, with its history.
   Tensor output(const Tensor& saved) const;
-  /// Returns zeros with the history of an input whose values the gradients do not depend on.
-  Tensor placeholder(std::size_t input, const Tensor& like) const;
+  /// Returns bare zeros for through(), in place of an input whose values the gradients do not
+  /// depend on; undefined if its gradient is not asked for.
+  Tensor stand_in(std::size_t input, Device device) const;
 
   /// Returns one gradient per edge, all undefined.
   Gradients none() const { return Gradients(node_->edges.size()); }

@@ -114,7 +114,7 @@ Tensor normalized_over(const Tensor& x, const Dims& dims, double eps) {
 
 /// Returns the inputs of a norm: x, weight, and a stand-in for the bias if it wants a gradient.
 std::vector<Tensor> inputs_of_norm(const Tensor& x, const Tensor& weight, const History& history) {
-  return {x, weight, history.wants(2) ? history.placeholder(2, x).detach() : Tensor{}};
+  return {x, weight, history.stand_in(2, x.device())};
 }
 
 }  // namespace

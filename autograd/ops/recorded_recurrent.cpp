@@ -59,16 +59,17 @@ std::vector<Tensor> states_of(int64_t count, bool reverse, Tensor state, const S
 }  // namespace
 
 Gradients Lstm::recorded_backward(const Tensor& dy, const History& history) const {
-  const std::vector<Tensor> inputs{
-      history.placeholder(0, y).detach(), h0, c0, weight,
-      history.wants(4) ? history.placeholder(4, y).detach() : Tensor{}};
+  const Device device = y.device();
+  const std::vector<Tensor> inputs{history.stand_in(0, device), h0, c0, weight,
+                                   history.stand_in(4, device)};
   return history.through(dy, inputs, [this](const std::vector<Tensor>& in) {
     using enum Activation;
     const DType wide = cells.dtype();
     const Tensor x = widened(in[0], wide), w = widened(in[3], wide), bias = widened(in[4], wide);
     Tensor cell = widened(in[2], wide);
     const auto step = [&](int64_t t, const Tensor& state) {
-      const Tensor sums = select(x, 0, t) + linear(state, w, bias);
+      const Tensor recurrent = linear(state, w, bias);
+      const Tensor sums = x.defined() ? select(x, 0, t) + recurrent : recurrent;
       const Gates gate(select(gates, 0, t), weight.size(1));
       const auto of = [&](int i, Activation a) { return gate(gate.part(sums, i), i, a); };
       cell = of(1, sigmoid) * cell + of(0, sigmoid) * of(2, tanh);
@@ -81,20 +82,23 @@ Gradients Lstm::recorded_backward(const Tensor& dy, const History& history) cons
 }
 
 Gradients Gru::recorded_backward(const Tensor& dy, const History& history) const {
-  const std::vector<Tensor> inputs{
-      history.placeholder(0, y).detach(), h0, weight,
-      history.wants(3) ? history.placeholder(3, y).detach() : Tensor{}};
+  const Device device = y.device();
+  const std::vector<Tensor> inputs{history.stand_in(0, device), h0, weight,
+                                   history.stand_in(3, device)};
   return history.through(dy, inputs, [this](const std::vector<Tensor>& in) {
     using enum Activation;
     const DType wide = statistics_dtype(y);
     const Tensor x = widened(in[0], wide), w = widened(in[2], wide), bias = widened(in[3], wide);
     const auto step = [&](int64_t t, const Tensor& state) {
-      const Tensor given = select(x, 0, t), recurrent = linear(state, w, bias);
+      const Tensor recurrent = linear(state, w, bias);
       const Gates gate(select(gates, 0, t), weight.size(1));
-      const auto sum = [&](int i) { return gate.part(given, i) + gate.part(recurrent, i); };
+      const auto with_given = [&](const Tensor& sum, int i) {
+        return x.defined() ? gate.part(select(x, 0, t), i) + sum : sum;
+      };
+      const auto sum = [&](int i) { return with_given(gate.part(recurrent, i), i); };
       const Tensor reset = gate(sum(0), 0, sigmoid), update = gate(sum(1), 1, sigmoid);
       const Tensor share = gate(gate.part(recurrent, 2), 3, none);
-      const Tensor made = gate(gate.part(given, 2) + reset * share, 2, tanh);
+      const Tensor made = gate(with_given(reset * share, 2), 2, tanh);
       return (1.0 - update) * made + update * state;
     };
     return stack(states_of(gates.size(0), reverse, widened(in[1], wide), step));

@@ -145,6 +145,22 @@ void check(const Case& test) {
     CHECK(std::abs(second_at(other) - two) <= 1e-9 * (scale + std::abs(two)));
   }
 
+  // With one input that is differentiated at a time, operations may save less.
+  for (std::size_t i = 0; i < leaves.size() && differentiated(leaves).size() > 1; ++i) {
+    if (!along[i].defined()) continue;
+    Tensors alone, its_weights(leaves.size()), its_direction(leaves.size());
+    for (const Tensor& x : leaves) alone.push_back(x.defined() ? x.detach() : x);
+    alone[i].set_requires_grad();
+    its_weights[i] = weights[i], its_direction[i] = along[i];
+    const double own = second(test, alone, seed, its_weights, its_direction, false).item();
+    const double own_quotient =
+        (first(test, moved(alone, its_direction, step), seed, its_weights) -
+         first(test, moved(alone, its_direction, -step), seed, its_weights)) /
+        (2 * step);
+    INFO("input ", i, " alone: ", own, ", quotient ", own_quotient);
+    CHECK(std::abs(own - own_quotient) <= noise + 1e-5 * std::abs(own_quotient));
+  }
+
   const Tensor recorded_two = second(test, leaves, seed, weights, along, true);
   if (!recorded_two.requires_grad()) return;
   const double three = contracted(gradients_of(recorded_two, leaves, false), along).item();
@@ -158,6 +174,41 @@ TEST_CASE("gradients of gradients are those of finite differences") {
   constexpr std::array dtypes{f64};
   each_case(dtypes, [](const OpSamples& samples, const Case& test, DType) {
     if (test.gradient && samples.name != "checkpoint") check(test);
+  });
+}
+
+TEST_CASE("second gradients in lower precision are near those of f64, in their input's dtype") {
+  constexpr std::array dtypes{f32, bf16, f16};
+  each_case(dtypes, [](const OpSamples& samples, const Case& test, DType dtype) {
+    if (!test.gradient || samples.name == "checkpoint") return;
+    const Tensors inputs = inputs_of(test, dtype);
+    const auto second_gradients = [&](const Tensors& values, double& size) {
+      const Tensors leaves = leaves_of(test, values);
+      const Tensor y = test.call(leaves);
+      const Tensors g = gradients_of(y, leaves, true, seed_for(y));
+      Tensor total = zeros({}, f64, test_device());
+      for (const Tensor& x : g)
+        if (x.defined()) total = total + sum(cast(x, f64) * seed_for(cast(x.detach(), f64)));
+      size += size_of(g);
+      const Tensors none(g.size());
+      const Tensors second = total.requires_grad() ? gradients_of(total, leaves, false) : none;
+      size += size_of(second);
+      return second;
+    };
+    double size = 1, of_low = 0;
+    const Tensors low = second_gradients(inputs, of_low);
+    const Tensors wide = second_gradients(widened(inputs), size);
+    const Tensors asked = differentiated(leaves_of(test, inputs));
+    for (std::size_t i = 0; i < low.size(); ++i) {
+      INFO("input ", i);
+      if (!low[i].defined()) continue;
+      CHECK(low[i].dtype() == asked[i].dtype());
+      CHECK(low[i].shape() == asked[i].shape());
+      REQUIRE(wide[i].defined());
+      const Tolerance allowed{.absolute =
+                                  16 * test.condition * epsilon(result_dtype(test, dtype)) * size};
+      CHECK(mismatch(low[i], wide[i].to_vector<double>(), allowed) == "");
+    }
   });
 }
 
