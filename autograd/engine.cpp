@@ -49,10 +49,12 @@ void add_recorded(Tensor& into, const Tensor& gradient) {
 
 /// Adds the gradient of a leaf under create_graph: as a tensor of its own, with its history.
 void add_recorded_leaf_gradient(AutogradMeta& leaf, Tensor gradient) {
+  gradient = contiguous(gradient);
   const bool whole = gradient.offset() == 0 && gradient.bytes() == gradient.storage()->bytes();
   add_recorded(leaf.grad, gradient);
-  if (leaf.grad.body() == gradient.body() && (!whole || gradient.storage().use_count() != 1))
-    leaf.grad = affine(gradient, 1, 0);  // another tensor would change with it
+  const bool is_other = leaf.grad.body() != gradient.body();  // a sum
+  const bool owned = gradient.body().use_count() <= 2 && gradient.storage().use_count() == 1;
+  if (!is_other && !(whole && owned)) leaf.grad = affine(gradient, 1, 0);
   leaf.grad.storage()->recharge(MemoryUse::gradient);
 }
 
@@ -669,6 +671,12 @@ std::vector<Tensor> Checkpoint::backward(const Tensor& dy) const {
     if (gradients.back().defined()) gradients.back().storage()->recharge(MemoryUse::activation);
   }
   return gradients;
+}
+
+std::vector<Tensor> Checkpoint::recorded_backward(const Tensor&, const History&) const {
+  fail<UnsupportedError>("checkpoint",
+                         "has no second gradient, which create_graph asks for. Compute the segment "
+                         "as it is: f(x) in place of checkpoint(f, {x}).");
 }
 
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs) {

@@ -151,6 +151,8 @@ struct Checkpoint {
 
   Tensor forward(std::span<const Tensor> in);
   std::vector<Tensor> backward(const Tensor& dy) const;
+  /// Throws: the second run would have to stay for the gradients of its gradients.
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Returns segment(inputs), and recomputes its activations in backward. Gradients reach the inputs

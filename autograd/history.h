@@ -53,7 +53,7 @@ class History {
 };
 
 /// Returns the gradients of a node's inputs with a history, through the node's tap if it has one.
-/// What a tap rounds has the gradient of the identity.
+/// Rounding by a tap has the gradient of the identity.
 Gradients recorded_gradients(const std::shared_ptr<Node>& node, const Tensor& dy, uint32_t wanted);
 
 namespace detail {
@@ -62,6 +62,15 @@ Tensor sum_to(const Tensor& x, const Shape& shape);
 /// Returns a linear function of x, recorded: its gradient is `adjoint`, whose gradient is `map`.
 using Map = std::function<Tensor(const Tensor&)>;
 Tensor linear_map(const Tensor& x, Map map, Map adjoint);
+/// Returns the gradient of an operation that is linear in its only input.
+template <class Op> Tensor adjoint_of(const Op& op, const Tensor& dy) {
+  return linear_map(
+      dy, [op](const Tensor& g) { return op.backward(g)[0]; },
+      [op](const Tensor& x) {
+        Op again = op;
+        return again.forward(x);
+      });
+}
 }  // namespace detail
 
 }  // namespace halftone

@@ -1,7 +1,8 @@
 // Every elementwise operation: one formula, its derivative, its name and its cast class, compiled
 // for all backends. A formula is the operation: Unary<formula::Gelu> (autograd/ops/elementwise.h)
 // is the graph node, and backends instantiate one generic loop over the lists at the end. T is
-// float or double; short floats are widened first. Formulas of one input are in unary_formulas.h.
+// float or double, and a dual number (dual.h) in higher derivatives; short floats are widened
+// first. Formulas of one input are in unary_formulas.h.
 #pragma once
 
 #include <cstring>

@@ -196,15 +196,6 @@ Gradients ConvTranspose2d::recorded_backward(const Tensor& dy, const History& hi
 // Pooling and resizing are linear in the image, given the places of the largest elements.
 
 namespace {
-template <class Op> Gradients adjoint_of(const Op& op, const Tensor& dy) {
-  return {detail::linear_map(
-      dy, [op](const Tensor& g) { return op.backward(g)[0]; },
-      [op](const Tensor& x) {
-        Op again = op;
-        return again.forward(x);
-      })};
-}
-
 /// Returns 0, 1, .. below count, times a step, along dimension `dim` of images.
 Tensor counted(int64_t count, int64_t step, int dim, Device device) {
   Shape shape{1, 1, 1, 1};
@@ -247,11 +238,11 @@ Gradients AvgPool2d::recorded_backward(const Tensor& dy, const History&) const {
 }
 
 Gradients AdaptiveAvgPool2d::recorded_backward(const Tensor& dy, const History&) const {
-  return adjoint_of(*this, dy);
+  return {detail::adjoint_of(*this, dy)};
 }
 
 Gradients Interpolate::recorded_backward(const Tensor& dy, const History&) const {
-  return adjoint_of(*this, dy);
+  return {detail::adjoint_of(*this, dy)};
 }
 
 }  // namespace halftone

@@ -1,6 +1,5 @@
-// Recurrent layers under create_graph, step by step. They saved the activated gates, and neither
-// their inputs nor the sums before the activations: a node whose values are known stands in for
-// each.
+// Recurrent layers under create_graph, step by step. They saved the activated gates, but not their
+// inputs, nor the sums before the activations. A node replaces each activation, with known values.
 #include <halftone/autograd/history.h>
 #include <halftone/autograd/ops/sequences.h>
 

@@ -1,12 +1,12 @@
 // Shapes, indices and reductions under create_graph: each gradient is stated in operations.
+#include <cmath>
+
 #include <halftone/autograd/history.h>
 #include <halftone/autograd/ops/index.h>
 #include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/matmul.h>
 #include <halftone/autograd/ops/reduce.h>
 #include <halftone/autograd/ops/shape.h>
-
-#include <cmath>
 
 namespace halftone {
 
@@ -24,26 +24,8 @@ Gradients Expand::recorded_backward(const Tensor& dy, const History&) const {
   return {detail::sum_to(dy, from)};
 }
 
-namespace {
-/// Returns zeros of a shape with x at start, start + step, ... of one dimension.
-Tensor spread_out(Tensor x, int dim, int64_t start, int64_t step, const Shape& shape) {
-  const auto padded = [](const Tensor& y, int d, int64_t at_start, int64_t at_end) {
-    Pad op{.before = Dims::filled(y.rank(), 0), .after = Dims::filled(y.rank(), 0), .value = 0};
-    op.before[d] = at_start, op.after[d] = std::max<int64_t>(at_end, 0);
-    return apply(op, at_end < 0 ? slice(y, d, 0, y.size(d) + at_end) : y);
-  };
-  if (x.shape()[dim] == 0) return zeros(shape, x.dtype(), x.device());
-  if (step > 1) {
-    Shape merged = x.shape();
-    merged[dim] *= step;
-    x = reshape(padded(unsqueeze(x, dim + 1), dim + 1, 0, step - 1), merged);
-  }
-  return padded(x, dim, start, shape[dim] - start - x.shape()[dim]);
-}
-}  // namespace
-
 Gradients Slice::recorded_backward(const Tensor& dy, const History&) const {
-  return {spread_out(dy, dim, start, step, from)};
+  return {detail::adjoint_of(*this, dy)};
 }
 
 Gradients Cat::recorded_backward(const Tensor& dy, const History& history) const {
@@ -72,22 +54,23 @@ Gradients Flip::recorded_backward(const Tensor& dy, const History&) const {
 // By index.
 
 Gradients Gather::recorded_backward(const Tensor& dy, const History&) const {
-  const Tensor zero = zeros(from, dy.dtype(), dy.device());
-  return {apply(ScatterAdd{.dim = dim}, zero, index, dy), Tensor{}};
+  const auto of_elements = [op = *this](const Tensor& g) { return op.backward(g)[0]; };
+  const auto elements_of = [op = *this](const Tensor& x) {
+    return Gather{.dim = op.dim}.forward(x, op.index);
+  };
+  return {detail::linear_map(dy, of_elements, elements_of), Tensor{}};
 }
 
 Gradients ScatterAdd::recorded_backward(const Tensor& dy, const History& history) const {
   Gradients gradients(3);
   if (history.wants(0)) gradients[0] = dy;
   if (!history.wants(2)) return gradients;
-  Tensor taken = apply(Gather{.dim = dim}, dy, index);
-  for (int d = 0; d < taken.rank(); ++d)
-    if (taken.shape()[d] != source_shape[d]) {
-      Shape shape = taken.shape();
-      shape[d] = source_shape[d];
-      taken = spread_out(taken, d, 0, 1, shape);
-    }
-  gradients[2] = taken;
+  const auto of_sums = [op = *this](const Tensor& g) { return op.backward(g)[2]; };
+  const auto sums_of = [op = *this, shape = dy.shape()](const Tensor& source) {
+    const Tensor zero = zeros(shape, source.dtype(), source.device());
+    return ScatterAdd{.dim = op.dim}.forward(zero, op.index, source);
+  };
+  gradients[2] = detail::linear_map(dy, of_sums, sums_of);
   return gradients;
 }
 
