@@ -9,6 +9,7 @@
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
+#include <halftone/autograd/curvature.h>
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/inspect.h>
 #include <halftone/autograd/ops.h>

@@ -39,6 +39,17 @@ void fail_saved_was_written(const OpInfo& op) {
                    "step, copy_into()), or pass a clone() to the operation.");
 }
 
+void fail_without_gradient(const OpInfo& op) {
+  fail<UnsupportedError>(op.name, "has no gradient. Use detach() on its result.");
+}
+
+void fail_without_second_gradient(const OpInfo& op) {
+  fail<UnsupportedError>(op.name,
+                         "has no second gradient, which create_graph asks for: its backward is not "
+                         "made of operations. Use other operations in its place, or give it a "
+                         "member recorded_backward() (docs/adding_an_op.md).");
+}
+
 std::vector<Edge> edges_of(std::span<const Tensor> inputs, std::span<const bool> wide) {
   std::vector<Edge> edges;
   edges.reserve(inputs.size());

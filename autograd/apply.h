@@ -176,7 +176,7 @@ template <class S, class See> void for_each_member(const S& s, const See& see) {
 /// with each write in place. A struct that other passes may write declares `static constexpr bool
 /// written_by_passes = true` and is skipped, as are structs that cannot be read.
 template <class M> uint64_t versions_of(const M& member) {
-  if constexpr (requires { M::written_by_passes; }) {
+  if constexpr (requires { M::written_by_passes; } || std::is_trivially_copyable_v<M>) {
     return 0;
   } else if constexpr (std::same_as<M, Tensor>) {
     return member.defined() ? member.storage()->version() : 0;
@@ -204,7 +204,8 @@ template <class M> uint64_t versions_of(const M& member) {
 //   Node
 // An operation is a struct with `info`, attributes, saved tensors, forward and backward; moved into
 // a node it is the graph. It takes its inputs one by one (a fixed number) or as a span (any number,
-// e.g. cat).
+// e.g. cat). recorded_backward(dy, history) states the same gradients in operations, for passes
+// that create a graph (autograd/history.h).
 
 namespace halftone {
 
@@ -223,6 +224,8 @@ template <int N> struct Needs {
 namespace detail {
 
 [[noreturn]] void fail_saved_was_written(const OpInfo& op);
+[[noreturn]] void fail_without_gradient(const OpInfo& op);
+[[noreturn]] void fail_without_second_gradient(const OpInfo& op);
 
 template <Operation Op> struct NodeOf final : Node {
   std::optional<Op> op;
@@ -235,8 +238,14 @@ template <Operation Op> struct NodeOf final : Node {
       auto gradients = op->backward(dy);
       return {std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end())};
     } else {
-      fail<UnsupportedError>(Op::info.name, "has no gradient. Use detach() on its result.");
+      fail_without_gradient(Op::info);
     }
+  }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) override {
+    if (versions_of(*op) != saved_versions) fail_saved_was_written(Op::info);
+    if constexpr (requires { op->recorded_backward(dy, history); })
+      return op->recorded_backward(dy, history);
+    else fail_without_second_gradient(Op::info);
   }
   std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) override {
     const auto wanted = [&](std::size_t i) { return i < 32 && (inputs >> i & 1) != 0; };

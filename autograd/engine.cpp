@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include <halftone/autograd/history.h>
 #include <halftone/autograd/node.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/ops/cast.h>
@@ -41,10 +42,28 @@ void add_gradient(Tensor& into, Tensor gradient) {
   backend_for(into).accumulate(gradient, into);
 }
 
+/// The same for gradients with a history.
+void add_recorded(Tensor& into, const Tensor& gradient) {
+  into = into.defined() ? cast(add(into, gradient), into.dtype()) : gradient;
+}
+
+/// Adds the gradient of a leaf under create_graph: as a tensor of its own, with its history.
+void add_recorded_leaf_gradient(AutogradMeta& leaf, Tensor gradient) {
+  gradient = contiguous(gradient);
+  const bool whole = gradient.offset() == 0 && gradient.bytes() == gradient.storage()->bytes();
+  add_recorded(leaf.grad, gradient);
+  const bool is_other = leaf.grad.body() != gradient.body();  // a sum
+  const bool owned = gradient.body().use_count() <= 2 && gradient.storage().use_count() == 1;
+  if (!is_other && !(whole && owned)) leaf.grad = affine(gradient, 1, 0);
+  leaf.grad.storage()->recharge(MemoryUse::gradient);
+}
+
 /// Adds the gradient of a leaf. The first gradient is used without a copy if no other handle refers
 /// to it and it has the leaf's layout.
 void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   if (leaf.grad.defined()) {
+    // A gradient with a history may be saved in it: the sum is another tensor, and has none.
+    if (leaf.grad.requires_grad()) leaf.grad = leaf.grad.detach().clone();
     backend_for(leaf.grad).accumulate(gradient, leaf.grad);
     return;
   }
@@ -70,11 +89,12 @@ struct ScaledPassScope {
 };
 
 /// The same, and records whether the sum includes gradients of a scaled loss.
-void add_noted_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
+void add_noted_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient, bool recorded) {
   const auto& noted = leaf.scaled_version;
   const bool scaled =
       scaled_pass || (noted && leaf.grad.defined() && leaf.grad.storage()->version() == *noted);
-  add_leaf_gradient(leaf, edge, std::move(gradient));
+  if (recorded) add_recorded_leaf_gradient(leaf, std::move(gradient));
+  else add_leaf_gradient(leaf, edge, std::move(gradient));
   leaf.scaled_version = scaled ? std::optional(leaf.grad.storage()->version()) : std::nullopt;
 }
 
@@ -111,7 +131,8 @@ Tensor through_hooks(const GradientHooks& hooks, Tensor gradient) {
 
 class ReversePass {
  public:
-  explicit ReversePass(bool retain_graph) : retain_graph_(retain_graph) {}
+  ReversePass(bool retain_graph, bool create_graph)
+      : retain_graph_(retain_graph || create_graph), create_graph_(create_graph) {}
 
   void start(const Tensor& root, const Tensor& seed) {
     pass_on({root.meta(), root.dtype(), root.shape()}, seed);
@@ -123,6 +144,30 @@ class ReversePass {
     for (const Tensor& x : inputs)
       if (const std::shared_ptr<Node>& creator = x.meta()->creator) kept_nodes_[creator.get()];
       else kept_[x.meta().get()];
+  }
+
+  /// Finds the nodes between these outputs and the inputs of only_for(); others do not run. Nodes
+  /// that are older than all inputs lead to none of them.
+  void only_between(std::span<const Tensor> outputs) {
+    uint64_t oldest = kept_.empty() ? UINT64_MAX : 0;
+    for (const auto& [node, gradient] : kept_nodes_) oldest = std::min(oldest, node->order);
+    std::vector<const Node*> found;
+    std::unordered_set<const Node*> seen;
+    const auto visit = [&](const Node* node) {
+      if (node && node->order >= oldest && seen.insert(node).second) found.push_back(node);
+    };
+    for (const Tensor& y : outputs) visit(y.meta()->creator.get());
+    for (std::size_t next = 0; next < found.size(); ++next)
+      for (const Edge& edge : found[next]->edges)
+        if (edge.input) visit(edge.input->creator.get());
+    std::ranges::sort(found, {}, [](const Node* node) { return node->order; });
+    between_.emplace();
+    for (const Node* node : found)
+      for (std::size_t i = 0; i < node->edges.size(); ++i)
+        if (leads_to_inputs(node->edges[i])) {
+          between_->insert(node);
+          break;
+        }
   }
 
   /// Reports leaves to the listener, each when its last use below `root` has given its gradient.
@@ -151,7 +196,7 @@ class ReversePass {
     while (!ready_.empty()) {
       const std::shared_ptr<Node> node = ready_.top();
       ready_.pop();
-      run_node(*node);
+      run_node(node);
     }
     for (auto& [edge, sum] : hooked_leaves_)
       give(edge, through_hooks(edge.input->hooks, std::move(sum)));
@@ -165,7 +210,24 @@ class ReversePass {
   }
 
  private:
-  void run_node(Node& node) {
+  bool leads_to_inputs(const Edge& edge) const {
+    if (!edge.input) return false;
+    Node* const creator = edge.input->creator.get();
+    if (!creator) return kept_.contains(edge.input.get());
+    return kept_nodes_.contains(creator) || between_->contains(creator);
+  }
+
+  /// Returns the gradients of a node's inputs with a history, of those that are asked for.
+  std::vector<Tensor> recorded(const std::shared_ptr<Node>& node, const Tensor& dy) const {
+    if (between_ && !between_->contains(node.get())) return std::vector<Tensor>(node->edges.size());
+    uint32_t wanted = 0;
+    for (std::size_t i = 0; i < node->edges.size() && i < 32; ++i)
+      if (!between_ || leads_to_inputs(node->edges[i])) wanted |= uint32_t(1) << i;
+    return recorded_gradients(node, dy, wanted);
+  }
+
+  void run_node(const std::shared_ptr<Node>& shared) {
+    Node& node = *shared;
     if (node.released())
       fail<UsageError>("backward", "the graph of ", node.info->name,
                        " was freed by an earlier backward(). Keep it in the first call: "
@@ -179,7 +241,8 @@ class ReversePass {
         if (const auto kept = kept_nodes_.find(&node); kept != kept_nodes_.end()) kept->second = dy;
       const OperationScope running(node.info);
       const Tf32Scope products(node.tf32);
-      gradients = node.tap ? node.tap->backward(node, dy) : node.backward(dy);
+      if (create_graph_) gradients = recorded(shared, dy);
+      else gradients = node.tap ? node.tap->backward(node, dy) : node.backward(dy);
     }
     if (!retain_graph_) {
       node.release();
@@ -210,13 +273,13 @@ class ReversePass {
     if (creator) {
       Tensor& slot = pending_[creator.get()];
       if (!slot.defined()) ready_.push(creator);
-      add_gradient(slot, std::move(gradient));
+      add(slot, std::move(gradient));
     } else if (!edge.input->hooks.empty()) {
       // Hooks see the sum over all uses, which is complete at the end of the pass.
       auto sum = std::ranges::find(hooked_leaves_, edge.input,
                                    [](const auto& entry) { return entry.first.input; });
       if (sum == hooked_leaves_.end()) sum = hooked_leaves_.insert(sum, {edge, Tensor{}});
-      add_gradient(sum->second, std::move(gradient));
+      add(sum->second, std::move(gradient));
     } else {
       give(edge, std::move(gradient));
     }
@@ -226,10 +289,15 @@ class ReversePass {
     if (adds_to_leaves_) {
       trains_ = trains_ || leaf.input->in_optimizer;
       if (leaf.input->unclaimed && !leaf.input->in_optimizer) note_forgotten(leaf);
-      return add_noted_gradient(*leaf.input, leaf, std::move(gradient));
+      return add_noted_gradient(*leaf.input, leaf, std::move(gradient), create_graph_);
     }
     if (const auto kept = kept_.find(leaf.input.get()); kept != kept_.end())
-      add_gradient(kept->second, std::move(gradient));
+      add(kept->second, std::move(gradient));
+  }
+
+  void add(Tensor& into, Tensor gradient) const {
+    if (create_graph_) add_recorded(into, gradient);
+    else add_gradient(into, std::move(gradient));
   }
 
   void note_forgotten(const Edge& leaf) {
@@ -249,7 +317,7 @@ class ReversePass {
                      list.str() + ". Name each in the describe() of its module.\n";
   }
 
-  bool retain_graph_;
+  bool retain_graph_, create_graph_;
   bool adds_to_leaves_ = true;
   bool trains_ = false;          // an optimizer's parameter was reached
   std::vector<Edge> forgotten_;  // parameters that no layer named and no optimizer has
@@ -257,6 +325,7 @@ class ReversePass {
   std::unordered_map<const AutogradMeta*, int64_t> uses_left_;
   std::unordered_map<AutogradMeta*, Tensor> kept_;
   std::unordered_map<Node*, Tensor> kept_nodes_;
+  std::optional<std::unordered_set<const Node*>> between_;  // the nodes that lead to kept ones
   std::vector<std::pair<Edge, Tensor>> hooked_leaves_;  // in the order in which they were reached
   std::unordered_map<Node*, Tensor> pending_;
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Older> ready_;
@@ -290,9 +359,26 @@ Tensor ones_for(std::string_view op, const Tensor& root) {
   return ones_like(root);
 }
 
+/// Recording is on for a pass that creates a graph, else off.
+class PassScope {
+ public:
+  explicit PassScope(bool create_graph) {
+    if (create_graph) recording_.emplace();
+    else no_grad_.emplace();
+  }
+
+ private:
+  std::optional<NoGrad> no_grad_;
+  std::optional<EnableGrad> recording_;
+  CasterScope no_cast_{nullptr};
+  MemoryScope scope_{MemoryUse::activation};
+  ScaledPassScope as_around_;
+};
+
 }  // namespace
 
-void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
+void backward(const Tensor& root, const BackwardOptions& options) {
+  const Tensor& seed = options.gradient;
   if (only_asked_gradients)
     fail<UsageError>("grad",
                      "the outputs depend on a checkpointed segment, whose parameters only "
@@ -300,11 +386,8 @@ void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
   if (!root.defined()) check_root("backward", root, seed);
   const Tensor start = seed.defined() ? seed : ones_for("backward", root);
   check_root("backward", root, start);
-  const NoGrad no_grad;
-  const CasterScope no_cast(nullptr);
-  const MemoryScope scope(MemoryUse::activation);
-  const ScaledPassScope as_around;
-  ReversePass pass(retain_graph);
+  const PassScope scope(options.create_graph);
+  ReversePass pass(options.retain_graph, options.create_graph);
   GradientListener* const listener = GradientListenerSlot::current();
   const GradientListenerScope nested(nullptr);
   if (listener) pass.tell(*listener, root);
@@ -328,12 +411,10 @@ std::vector<Tensor> autograd::grad(std::span<const Tensor> outputs, std::span<co
     check_root("grad", outputs[i], seed);
     seeds.push_back(std::move(seed));
   }
-  const NoGrad no_grad;
-  const CasterScope no_cast(nullptr);
-  const MemoryScope scope(MemoryUse::activation);
-  const ScaledPassScope as_around;
-  ReversePass pass(options.retain_graph);
+  const PassScope scope(options.create_graph);
+  ReversePass pass(options.retain_graph, options.create_graph);
   pass.only_for(inputs);
+  if (options.create_graph) pass.only_between(outputs);
   const struct Asked {
     bool before = std::exchange(only_asked_gradients, true);
     ~Asked() { only_asked_gradients = before; }
@@ -437,7 +518,7 @@ void Tensor::set_grad(const Tensor& grad) {
   meta_->scaled_version.reset();
 }
 
-void Tensor::backward() const { run_backward(*this, {}, false); }
+void Tensor::backward() const { halftone::backward(*this); }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
   if (!gradient.defined())
@@ -445,7 +526,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
                      "the gradient to start from is undefined. Pass a tensor like this "
                      "one, ",
                      described(*this), ", or call backward() without it.");
-  run_backward(*this, gradient, retain_graph);
+  halftone::backward(*this, {.gradient = gradient, .retain_graph = retain_graph});
 }
 
 Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
@@ -582,7 +663,7 @@ std::vector<Tensor> Checkpoint::backward(const Tensor& dy) const {
       const StatisticsScope statistics(&dropped);
       output = segment(again);
     }
-    if (output.requires_grad()) run_backward(output, dy, false);
+    if (output.requires_grad()) halftone::backward(output, {.gradient = dy});
   }
   std::vector<Tensor> gradients;
   for (std::size_t i = 0; i < again.size(); ++i) {
@@ -590,6 +671,12 @@ std::vector<Tensor> Checkpoint::backward(const Tensor& dy) const {
     if (gradients.back().defined()) gradients.back().storage()->recharge(MemoryUse::activation);
   }
   return gradients;
+}
+
+std::vector<Tensor> Checkpoint::recorded_backward(const Tensor&, const History&) const {
+  fail<UnsupportedError>("checkpoint",
+                         "has no second gradient, which create_graph asks for. Compute the segment "
+                         "as it is: f(x) in place of checkpoint(f, {x}).");
 }
 
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs) {

@@ -14,11 +14,21 @@
 
 namespace halftone {
 
-/// Accumulates the gradients of `root`, weighted by `seed` (its shape and dtype), into the leaves
-/// it depends on. Saved tensors are freed as soon as an operation is done, unless `retain_graph`.
-/// As torch.autograd.backward. Throws UsageError for a tensor without history or a graph that was
-/// freed, DTypeError or ShapeError, naming the operation, for a gradient that does not fit.
-void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph);
+struct BackwardOptions {
+  Tensor gradient{};  // to start from, of root's shape and dtype; undefined: 1, for one element
+  bool retain_graph = false;  // saved tensors are kept; else each is freed with its operation
+  /// The gradients have a history of their own: a second backward can start from them. Implies
+  /// retain_graph. A leaf then owns its gradient, and the gradient's history the leaf: the memory
+  /// of both is freed when the gradient is (zero_grad(), set_grad({}), or a backward() that adds to
+  /// it without create_graph).
+  bool create_graph = false;
+};
+
+/// Accumulates the gradients of `root` into the leaves it depends on. As torch.autograd.backward.
+/// Throws UsageError for a tensor without history or a graph that was freed, DTypeError or
+/// ShapeError, naming the operation, for a gradient that does not fit, and UnsupportedError for an
+/// operation without a second gradient under create_graph (docs/operations.md).
+void backward(const Tensor& root, const BackwardOptions& options = {});
 
 namespace autograd {
 
@@ -29,12 +39,15 @@ struct GradOptions {
   /// If true, an input that the outputs do not depend on gets an undefined gradient, instead of an
   /// error
   bool allow_unused = false;
+  /// The gradients have a history: they can be part of a loss, or be differentiated again. Implies
+  /// retain_graph. Only operations between the outputs and the inputs are differentiated.
+  bool create_graph = false;
 };
 
 /// Returns the gradients of the sum of `outputs` with respect to `inputs` (leaves or computed
-/// tensors), one for each; no leaf's grad() changes. As torch.autograd.grad, without create_graph:
-/// gradients have no history. Throws UsageError as backward() does, for inputs that need no
-/// gradient or are not reached, and for checkpointed segments.
+/// tensors), one for each; no leaf's grad() changes. As torch.autograd.grad. Throws as backward()
+/// does, and UsageError for inputs that need no gradient or are not reached, and for checkpointed
+/// segments.
 std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                          const GradOptions& options = {});
 std::vector<Tensor> grad(const Tensor& output, const std::vector<Tensor>& inputs,
@@ -138,6 +151,8 @@ struct Checkpoint {
 
   Tensor forward(std::span<const Tensor> in);
   std::vector<Tensor> backward(const Tensor& dy) const;
+  /// Throws: the second run would have to stay for the gradients of its gradients.
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Returns segment(inputs), and recomputes its activations in backward. Gradients reach the inputs

@@ -17,6 +17,7 @@ namespace halftone {
 
 struct Node;
 class OpTap;
+class History;
 
 /// Receives the gradient of a tensor; returns a replacement, or an undefined tensor for no change
 /// (autograd/engine.h).
@@ -59,6 +60,9 @@ struct Node {
   /// The same for some inputs (bit i: input i), undefined for the others, so that each product of
   /// an operation can be given its own dy.
   virtual std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) = 0;
+  /// Returns the same gradients, computed by recorded operations (autograd/history.h): for a pass
+  /// that creates a graph. An operation without this form throws UnsupportedError.
+  virtual std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history);
   /// Drops the operation and its saved tensors; one without any may stay, for another backward.
   virtual void release() = 0;
   virtual bool released() const = 0;

@@ -169,6 +169,10 @@ class Backend {
   /// dx = dy * d f / d input (0: a, 1: b)
   virtual void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b,
                                const Tensor& dy, Tensor& dx) = 0;
+  /// y = a second or third derivative (core/formulas.h); saved: as for unary_backward
+  virtual void unary_derivative(FormulaCall f, Derivatives d, const Tensor& saved, Tensor& y) = 0;
+  virtual void binary_derivative(FormulaCall f, Derivatives d, const Tensor& a, const Tensor& b,
+                                 Tensor& y) = 0;
   /// any dtype; y: bool
   virtual void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
 

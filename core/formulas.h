@@ -1,7 +1,8 @@
 // Every elementwise operation: one formula, its derivative, its name and its cast class, compiled
 // for all backends. A formula is the operation: Unary<formula::Gelu> (autograd/ops/elementwise.h)
 // is the graph node, and backends instantiate one generic loop over the lists at the end. T is
-// float or double; short floats are widened first. Formulas of one input are in unary_formulas.h.
+// float or double, and a dual number (dual.h) in higher derivatives; short floats are widened
+// first. Formulas of one input are in unary_formulas.h.
 #pragma once
 
 #include <cstring>
@@ -308,6 +309,40 @@ template <int input, class F, class T> HT_HD T gradient_of(const F& f, T dy, T a
   if constexpr (input == 1) return dy * f.derivative_b(a, b);
   else if constexpr (requires { f.gradient_a(dy, a, b); }) return f.gradient_a(dy, a, b);
   else return dy * f.derivative_a(a, b);
+}
+
+/// The inputs (0: a, 1: b) that a formula of two is differentiated by, one after the other; a
+/// formula of one input is differentiated by its saved tensor alone. The first derivative is the
+/// formula's own, the others are those of dual numbers.
+struct Derivatives {
+  static constexpr int most = 3;
+  int count = 1;
+  int by[most]{};
+};
+
+namespace detail {
+/// Returns df, a formula's first derivative, differentiated once or twice more.
+template <class First>
+HT_HD double higher(const First& df, const Derivatives& d, double a, double b) {
+  using Once = Dual<double>;
+  using Twice = Dual<Once>;
+  const Once u{a, d.by[1] == 0 ? 1.0 : 0.0}, v{b, d.by[1] == 1 ? 1.0 : 0.0};
+  if (d.count == 2) return df(u, v).slope;
+  const Twice uu{u, Once(d.by[2] == 0 ? 1.0 : 0.0)}, vv{v, Once(d.by[2] == 1 ? 1.0 : 0.0)};
+  return df(uu, vv).slope.slope;
+}
+}  // namespace detail
+
+/// Return the second or third derivative (d.count). For one input, of the derivative that reads s,
+/// the saved x or y, by s.
+template <class F> HT_HD double higher_derivative(const F& f, const Derivatives& d, double s) {
+  return detail::higher([&](auto u, auto) { return f.derivative(u, u); }, d, s, 0);
+}
+template <class F>
+HT_HD double higher_derivative(const F& f, const Derivatives& d, double a, double b) {
+  if (d.by[0] == 0)
+    return detail::higher([&](auto u, auto v) { return f.derivative_a(u, v); }, d, a, b);
+  return detail::higher([&](auto u, auto v) { return f.derivative_b(u, v); }, d, a, b);
 }
 
 /// Formulas that also take integers.

@@ -240,6 +240,9 @@ template <class T> HT_HD T log(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::log_f32(x);
   else return detail::wide_log(x);
 }
+template <class T> HT_HD T sigmoid(T x) {
+  return T(1) / (T(1) + exp(-x));
+}
 template <class T> HT_HD T tanh(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::tanh_f32(x);
   else return detail::wide_tanh(x);

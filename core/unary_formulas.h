@@ -4,6 +4,7 @@
 // y) multiplies its derivative by dy in an order in which no product leaves T's range too early.
 #pragma once
 
+#include <halftone/core/dual.h>
 #include <halftone/core/language.h>
 #include <halftone/core/math.h>
 #include <halftone/core/op_info.h>
@@ -73,7 +74,7 @@ struct Erf {
 struct Sigmoid {
   static constexpr OpInfo info{"sigmoid", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::output;
-  template <class T> HT_HD static T of(T x) { return T(1) / (T(1) + math::exp(-x)); }
+  template <class T> HT_HD static T of(T x) { return math::sigmoid(x); }
   template <class T> HT_HD T forward(T x) const { return of(x); }
   template <class T> HT_HD T derivative(T, T y) const { return y * (T(1) - y); }
 };

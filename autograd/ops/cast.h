@@ -97,6 +97,7 @@ struct Cast {
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {converted(dy, from)}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 
   static Tensor converted(const Tensor& x, DType dtype) {
     Tensor y = empty_like(x, dtype);
@@ -123,6 +124,7 @@ struct Quantize {
 
   Tensor forward(const Tensor& x);
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Returns x on the quantizer's grid. Blocks and rotations run along the last dimension, the

@@ -14,6 +14,12 @@
 namespace halftone {
 
 namespace detail {
+/// Unary and Binary's recorded_backward(), with the formula as a call: recorded_elementwise.cpp
+std::vector<Tensor> recorded_unary(FormulaCall f, Saves saves, const Tensor& saved, DType from,
+                                   const Tensor& dy, const History& history);
+std::vector<Tensor> recorded_binary(FormulaCall f, const Tensor& a, const Tensor& b,
+                                    const Tensor& dy, const History& history);
+
 template <class F> void check_formula_input(const Tensor& x) {
   using OfBool = TypeList<formula::Add, formula::Mul, formula::Maximum, formula::Minimum>;
   if constexpr (is_in_list<F, OfBool>) check::numbers_or_bool(F::info.name, x);
@@ -43,6 +49,10 @@ template <class F> struct Unary {
     Tensor dx = empty_like(saved.defined() ? saved : dy, from);
     backend_for(dy).unary_backward(call_of<UnaryFormulas>(formula), saved, dy, dx);
     return {dx};
+  }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
+    return detail::recorded_unary(call_of<UnaryFormulas>(formula), F::saves, saved, from, dy,
+                                  history);
   }
 };
 
@@ -84,6 +94,9 @@ template <class F> struct Binary {
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     return {gradient(0, dy, a_shape), gradient(1, dy, b_shape)};
+  }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
+    return detail::recorded_binary(call_of<BinaryFormulas>(formula), a, b, dy, history);
   }
 
   Tensor gradient(int input, const Tensor& dy, const Shape& shape) const {
@@ -157,6 +170,7 @@ struct Where {
     }
     return {Tensor{}, da, db};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 // --- one input

@@ -45,12 +45,11 @@ void require_output(std::string_view op, const Tensor& x, const Tensor& w, const
     fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x), " and weight ",
                      described(w), ". Use a smaller kernel or more padding.");
 }
+}  // namespace
 
-/// Returns the weight in a layout that backends take.
-Tensor weight_of(const Tensor& w) {
+Tensor detail::weight_layout(const Tensor& w) {
   return w.device() == Device::cpu() && w.is_channels_last() ? w : views::contiguous(w);
 }
-}  // namespace
 
 /// Counts as if the stride were 1: the geometry is not among the inputs.
 double Conv2d::flops(std::span<const Tensor> inputs) {
@@ -77,7 +76,7 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
     shape[2 + i] = span.value < 0 ? 0 : span.value / geometry.stride[d] + 1;
   }
   require_output("conv2d", in, w, shape);
-  x = views::channels_last(in), weight = weight_of(w);
+  x = views::channels_last(in), weight = detail::weight_layout(w);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv(x, weight, detail::contiguous_or_undefined(bias), geometry, y);
   return y;
@@ -108,7 +107,7 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
     shape[2 + i] = size.value;
   }
   require_output("conv_transpose2d", in, w, shape);
-  x = views::channels_last(in), weight = weight_of(w);
+  x = views::channels_last(in), weight = detail::weight_layout(w);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   // A short result is rounded once: products with a bias to be added are f32 until then.
   const bool wider = bias.defined() && size_of(x.dtype()) < size_of(f32);

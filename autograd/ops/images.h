@@ -54,6 +54,8 @@ struct ConvTranspose1dOptions {
 };
 
 namespace detail {
+/// Returns the weight of a convolution in a layout that backends take.
+Tensor weight_layout(const Tensor& w);
 /// Returns f(x) for a function of batches of rank `rank`; x may also be one unbatched sample.
 template <class F> Tensor batched(std::string_view op, const Tensor& x, int rank, F f) {
   check::defined(op, "x", x);
@@ -92,6 +94,7 @@ struct Conv2d {
     }
     return {dx, dweight, dbias};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// The gradient of a convolution as an operation of its own. x: [n, in, h, w]; w: [in, out /
@@ -126,6 +129,7 @@ struct ConvTranspose2d {
       dbias = detail::as_shape(reduce_to(dy, {1, dy.shape()[1], 1, 1}), {dy.shape()[1]});
     return {dx, dweight, dbias};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.nn.functional.conv2d, conv1d, conv_transpose2d and conv_transpose1d; x may lack the
@@ -182,6 +186,7 @@ struct MaxPool2d {
     backend_for(dy).max_pool_backward(views::channels_last(dy), argmax, geometry, dx);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// The mean of each window.
@@ -201,6 +206,7 @@ struct AvgPool2d {
     };
     return {inner(inner(dx, 2, border.height), 3, border.width)};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// The mean of windows chosen so that the output has a given size.
@@ -215,6 +221,7 @@ struct AdaptiveAvgPool2d {
     backend_for(dy).adaptive_avg_pool_backward(views::channels_last(dy), dx);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.nn.functional's functions of these names; x may lack the batch dimension. The functions
@@ -263,6 +270,7 @@ struct Interpolate {
     backend_for(dy).interpolate_backward(views::channels_last(dy), geometry, dx);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Resizes images, as torch.nn.functional.interpolate, or rows [n, c, length] (bilinear is then its

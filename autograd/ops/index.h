@@ -41,6 +41,7 @@ struct Gather {
     backend_for(dy).scatter_add(dy, dim, index, part);
     return {dx, Tensor{}};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// y = x, then y[i with index[i] at dim] += source[i] for every i of the index.
@@ -73,6 +74,7 @@ struct ScatterAdd {
     }
     return {dy, Tensor{}, dsource};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.gather: index has x's rank and, except in `dim`, sizes up to x's.
@@ -198,6 +200,7 @@ struct Embedding {
                                      padding_index, dtable);
     return {dtable, Tensor{}};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.nn.functional.embedding(indices, table, padding_idx).

@@ -72,6 +72,7 @@ struct CrossEntropy {
                                            scale, dx);
     return {dx, Tensor{}};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Negative log-likelihood of log-probabilities [rows, classes]; no label smoothing. As torch's
@@ -85,6 +86,7 @@ struct NllLoss {
 
   Tensor forward(const Tensor& x, const Tensor& targets);
   std::array<Tensor, 2> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 namespace detail {

@@ -53,6 +53,7 @@ struct Matmul {
 
   Tensor forward(const Tensor& a_in, const Tensor& b_in);
   std::array<Tensor, 2> backward(const Tensor& dc_in) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dc, const History& history) const;
   /// Returns the gradient of the input `which` from x y, over every product of the batch.
   Tensor gradient(int which, const Tensor& x, const Tensor& y) const;
 
@@ -105,6 +106,7 @@ struct Linear {
     if (needs[2]) dbias = reduce_to(dy, {1, out}, needs.dtype(2)).view_as({out}, {1}, 0);
     return {dx, dweight, dbias};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 
   static void check_inputs(const Tensor& x, const Tensor& w, const Tensor& bias) {
     check::floating("linear", x);
@@ -152,6 +154,7 @@ struct Dot {
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     return {needs[0] ? b * dy : Tensor{}, needs[1] ? a * dy : Tensor{}};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// a . b / (max(|a|, eps) max(|b|, eps)) along one dimension, in f32 or wider. A norm below eps is
@@ -186,6 +189,7 @@ struct CosineSimilarity {
     return {needs[0] ? gradient(dy, a, a_norm, b, b_norm) : Tensor{},
             needs[1] ? gradient(dy, b, b_norm, a, a_norm) : Tensor{}};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
   /// the gradient of x, given z: (z / |z| - y x / |x|) / |x|
   Tensor gradient(const Tensor& dy, const Tensor& x, const Tensor& x_norm, const Tensor& z,
                   const Tensor& z_norm) const {

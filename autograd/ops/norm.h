@@ -65,6 +65,7 @@ struct LayerNorm {
                                        dbias);
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// y = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019).
@@ -93,6 +94,7 @@ struct RmsNorm {
                                        none);
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Normalizes groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c]
@@ -116,6 +118,7 @@ struct GroupNorm {
     backend_for(x).group_norm_backward(x, weight, mean, rstd, rows, dx, dweight, dbias);
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// GroupNorm with one group per channel (Ulyanov et al. 2016). It is an operation of its own
@@ -133,6 +136,7 @@ struct InstanceNorm {
     return norm.forward(in, w, b);
   }
   std::array<Tensor, 3> backward(const Tensor& dy) const { return norm.backward(dy); }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
   Needs<3> needs{};
 };
 
@@ -166,6 +170,7 @@ struct BatchNorm {
     Tensor none;
     return gradients(dy, needs, {}, none);
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 
   /// Checks the inputs, brings x into its layout, and computes the statistics.
   void prepare(const OpInfo& op, const Tensor& in, const Tensor& w, const Tensor& b);
@@ -205,6 +210,7 @@ struct BatchNormRelu {
     auto [dx, dweight, dbias] = norm.gradients(dy, needs, y, dresidual);
     return {dx, dweight, dbias, dresidual};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.nn.functional.layer_norm; weight and bias may be undefined.

@@ -90,6 +90,7 @@ struct Sum {
     const Tensor kept = detail::keeping(cast(dy, dtype), over.kept_shape("sum", from));
     return {views::expand(kept, from)};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 struct Mean {
@@ -107,6 +108,7 @@ struct Mean {
     const double count = double(numel_of(from)) / double(std::max<int64_t>(dy.numel(), 1));
     return {views::expand(detail::keeping(dy * (1 / count), over.kept_shape("mean", from)), from)};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Variance: the sum of squared distances from the mean over (count - correction). The mean and the
@@ -122,6 +124,7 @@ struct Var {
   double divisor() const;
   Tensor forward(const Tensor& in);
   std::array<Tensor, 1> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 namespace detail {
@@ -148,6 +151,7 @@ struct Max {
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     return {detail::extremum_backward(x, y, dy)};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 struct Min {
@@ -163,6 +167,7 @@ struct Min {
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     return {detail::extremum_backward(x, y, dy)};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Product. An element's gradient is the product of the others, even if some are 0.
@@ -179,6 +184,7 @@ struct Prod {
                             over.result_shape("prod", x.shape()));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// The norm of order p, (sum |x|^p)^(1/p); 0: the number of nonzero elements; infinite: the largest
@@ -193,6 +199,7 @@ struct Norm {
 
   Tensor forward(const Tensor& in);
   std::array<Tensor, 1> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 namespace detail {
@@ -232,6 +239,7 @@ struct CumulativeSum {
     return along(x, false, detail::accumulated_dtype("cumsum", x, f32_result));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true, from)}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Running product along the last dimension.
@@ -251,6 +259,7 @@ struct CumulativeProduct {
     backend_for(x).cumulative_product_backward(x, views::contiguous(dy), dx);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) {

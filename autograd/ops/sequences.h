@@ -1,4 +1,5 @@
-// Operations on sequences: softmax and dropout, the attention that is made of both, and recurrent layers.
+// Operations on sequences: softmax and dropout, the attention that is made of both, and recurrent
+// layers.
 #pragma once
 
 #include <optional>
@@ -34,6 +35,7 @@ struct Softmax {
     backend_for(y).softmax_backward(y, views::contiguous(dy), false, dx);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// y_i = x_i - log sum_j exp(x_j) along the last dimension;  dx = dy - exp(y) sum(dy).
@@ -55,6 +57,7 @@ struct LogSoftmax {
     backend_for(y).softmax_backward(y, views::contiguous(dy), true, dx);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// y = log sum_j exp(x_j) along the last dimension, which is removed;  dx = softmax(x) dy, and 0 if
@@ -74,6 +77,7 @@ struct LogSumExp {
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softmax{}, x, dim); }
@@ -124,6 +128,7 @@ struct Dropout {
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     return {masked(views::with_strides(dy, order))};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.nn.functional.dropout; draws from the default generator.
@@ -163,6 +168,7 @@ struct Attention {
 
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& m);
   std::array<Tensor, 4> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// The same for self-attention, from one tensor qkv [n, l, 3 heads e], the output of one linear
@@ -177,6 +183,7 @@ struct PackedAttention {
 
   Tensor forward(const Tensor& x, const Tensor& mask);
   std::array<Tensor, 2> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.nn.functional.scaled_dot_product_attention, in memory linear in l and s. Ranks 2 to 4;
@@ -208,6 +215,7 @@ struct Lstm {
   Tensor forward(const Tensor& x, const Tensor& h, const Tensor& c, const Tensor& w,
                  const Tensor& bias);
   std::array<Tensor, 5> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// x: [time, n, 3h], the inputs' contributions to (reset, update, new); h0: [n, h]; weight: [3h,
@@ -222,6 +230,7 @@ struct Gru {
 
   Tensor forward(const Tensor& x, const Tensor& h, const Tensor& w, const Tensor& bias);
   std::array<Tensor, 4> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 struct LstmStates {

@@ -42,6 +42,7 @@ struct Reshape {
     return views::reshaped(x, to);
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {views::reshaped(dy, from)}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Dimensions in another order; a view.
@@ -55,6 +56,7 @@ struct Permute {
     for (int i = 0; i < order.rank(); ++i) inverse[int(order[i])] = i;
     return {views::permute(dy, inverse)};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Broadcast to a larger shape; a view with strides of 0.
@@ -68,6 +70,7 @@ struct Expand {
     return views::expand(x, to);
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {reduce_to(dy, from)}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Elements start, start + step, ... of one dimension; a view.
@@ -87,6 +90,7 @@ struct Slice {
     backend_for(dy).copy(dy, part);
     return {dx};
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Tensors joined along a dimension, one after the other.
@@ -132,6 +136,7 @@ struct Cat {
     }
     return parts;
   }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// A constant border: before[i] and after[i] elements along dimension i.
@@ -155,6 +160,7 @@ struct Pad {
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {inner(dy)}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// The same tensor in row-major memory.
@@ -162,6 +168,7 @@ struct Contiguous {
   static constexpr OpInfo info{"contiguous", CastClass::as_is, cast_reason::moves};
   Tensor forward(const Tensor& x) { return views::contiguous(x); }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 namespace detail {
@@ -223,6 +230,7 @@ struct Flip {
   }
   Tensor forward(const Tensor& x) { return flipped(x); }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {flipped(dy)}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// As torch.flip.

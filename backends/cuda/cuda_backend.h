@@ -46,6 +46,9 @@ class CudaBackend final : public Backend {
   void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
   void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b, const Tensor& dy,
                        Tensor& dx) override;
+  void unary_derivative(FormulaCall f, Derivatives d, const Tensor& saved, Tensor& y) override;
+  void binary_derivative(FormulaCall f, Derivatives d, const Tensor& a, const Tensor& b,
+                         Tensor& y) override;
   void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
 
   // --- reduction (reduction.cu)

@@ -217,6 +217,32 @@ __global__ void binary_backward_kernel(FormulaCall call, int input, Layout<4> la
   }
 }
 
+// Higher derivatives, in double for any dtype: they are not part of a training step without them.
+
+__global__ void unary_derivative_kernel(FormulaCall call, Derivatives d, Layout<2> layout,
+                                        bool small, Operand y, Operand saved) {
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<2> at = layout.at_turn(turn, small);
+    const double s = load_as<double>(saved, at.of[1]);
+    double out = 0;
+    visit_index(UnaryFormulas{}, call.index,
+                [&]<class F>() { out = higher_derivative(formula_of<F>(call), d, s); });
+    store_as<double>(y, at.of[0], out);
+  }
+}
+
+__global__ void binary_derivative_kernel(FormulaCall call, Derivatives d, Layout<3> layout,
+                                         bool small, Operand y, Operand a, Operand b) {
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<3> at = layout.at_turn(turn, small);
+    const double u = load_as<double>(a, at.of[1]), v = load_as<double>(b, at.of[2]);
+    double out = 0;
+    visit_index(BinaryFormulas{}, call.index,
+                [&]<class F>() { out = higher_derivative(formula_of<F>(call), d, u, v); });
+    store_as<double>(y, at.of[0], out);
+  }
+}
+
 /// Returns the kernel that computes in float, in double if any tensor is f64, or in integers if all
 /// are integers.
 template <class Kernel, class... T>
@@ -270,6 +296,28 @@ void binary_backward_strided(const Context& context, FormulaCall call, int input
 }
 
 }  // namespace halftone::cuda
+
+namespace halftone {
+
+using namespace cuda;
+
+void CudaBackend::unary_derivative(FormulaCall call, Derivatives d, const Tensor& saved,
+                                   Tensor& y) {
+  const Layout<2> layout(y, saved);
+  if (layout.turns == 0) return;
+  launch(context_, unary_derivative_kernel, shape_for(context_, layout.turns), call, d, layout,
+         layout.is_small(), Operand(y), Operand(saved));
+}
+
+void CudaBackend::binary_derivative(FormulaCall call, Derivatives d, const Tensor& a,
+                                    const Tensor& b, Tensor& y) {
+  const Layout<3> layout(y, a, b);
+  if (layout.turns == 0) return;
+  launch(context_, binary_derivative_kernel, shape_for(context_, layout.turns), call, d, layout,
+         layout.is_small(), Operand(y), Operand(a), Operand(b));
+}
+
+}  // namespace halftone
 
 // Random numbers: element i in memory order uses word i % 4 of Philox counter offset + i / 4, as on
 // every device. A thread computes the words of one counter. Values are computed in double, which

@@ -100,6 +100,22 @@ void ReferenceBackend::binary_backward(FormulaCall call, int input, const Tensor
   });
 }
 
+void ReferenceBackend::unary_derivative(FormulaCall call, Derivatives d, const Tensor& saved,
+                                        Tensor& y) {
+  visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+    map<double>([&](double s) { return higher_derivative(f, d, s); }, y, saved);
+  });
+}
+
+void ReferenceBackend::binary_derivative(FormulaCall call, Derivatives d, const Tensor& a,
+                                         const Tensor& b, Tensor& y) {
+  visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+    map<double>([&](double u, double v) { return higher_derivative(f, d, u, v); }, y, a, b);
+  });
+}
+
 void ReferenceBackend::compare(FormulaCall call, const Tensor& a, const Tensor& b, Tensor& y) {
   visit_index(CompareFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);

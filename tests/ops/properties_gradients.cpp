@@ -114,27 +114,6 @@ constexpr std::array layouts{Layout::reversed, Layout::stepped, Layout::expanded
 constexpr std::array<const char*, 4> layout_names{"reversed", "stepped", "expanded",
                                                   "channels last"};
 
-/// The dimensions in memory in the opposite order.
-Tensor reversed(const Tensor& x) {
-  Strides strides = Dims::filled(x.rank(), 1);
-  for (int d = 1; d < x.rank(); ++d)
-    strides[d] = strides[d - 1] * std::max<int64_t>(1, x.shape()[d - 1]);
-  return views::with_strides(x, strides);
-}
-
-/// Every second element of a larger tensor; the elements between them must not be read.
-Tensor stepped(const Tensor& x) {
-  Shape larger = x.shape();
-  if (x.rank() == 0) larger = {3};
-  else larger[x.rank() - 1] = 2 * larger[x.rank() - 1] + 1;
-  const double hole = is_floating(x.dtype()) ? std::numeric_limits<double>::quiet_NaN() : 99;
-  const Tensor room = full(larger, hole, x.dtype(), x.device());
-  Tensor view = x.rank() == 0 ? room.view_as({}, {}, 1)
-                              : views::slice(room, x.rank() - 1, 1, x.shape()[x.rank() - 1], 2);
-  backend_for(x).copy(x, view);
-  return view;
-}
-
 /// The first of dimension 0, repeated with a stride of 0.
 Tensor expanded(const Tensor& x) {
   if (x.rank() == 0 || x.numel() == 0) return x;
