@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <halftone/amp/cast_policy.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
@@ -15,10 +16,9 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/quantizer.h>
-#include <halftone/core/memory.h>
-#include <halftone/optim/optimizer.h>
 #include <halftone/core/json_value.h>
-#include <halftone/amp/policy.h>
+#include <halftone/core/memory.h>
+#include <halftone/optim/optimizers.h>
 
 namespace halftone::policy {
 
@@ -396,8 +396,8 @@ std::size_t number_of_parameter(std::string_view entry) {
 std::vector<RuledState> ruled_states(std::string_view where,
                                      const std::map<std::string, Quantizer>& rules,
                                      const NamedTensors& state) {
-  std::set<std::string_view> known{"exp_avg",         "exp_avg_sq", "max_exp_avg_sq",
-                                   "momentum_buffer", "square_avg", "grad_avg"};
+  const std::vector<std::string_view> of_library = optim::state_names();
+  std::set<std::string_view> known(of_library.begin(), of_library.end());
   std::vector<RuledState> ruled;
   std::set<std::string_view> own;
   for (const auto& [entry, x] : state) {

@@ -508,4 +508,16 @@ void LrScheduler::load_state_dict(const NamedTensors& state) {
   apply();
 }
 
+// The names of states.
+
+std::vector<std::string_view> state_names() {
+  std::vector<std::string_view> names;
+  for (const StateLayout& layout :
+       {SgdOptions::layout, AdamOptions::layout, LionOptions::layout, RmspropOptions::layout,
+        LambOptions::layout, MuonOptions::layout})
+    for (const std::string_view name : layout.names)
+      if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  return names;
+}
+
 }  // namespace halftone::optim

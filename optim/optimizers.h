@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <halftone/optim/grouped_optimizer.h>
@@ -188,6 +189,10 @@ class Muon final : public GroupedOptimizer<MuonOptions> {
   StateMask needed_state(int group, const Tensor& parameter) const override;
   void update(int group, const Batch& batch, Backend& backend) override;
 };
+
+/// Returns the names of all states that these optimizers have, as their state dictionaries spell
+/// them: "exp_avg".
+std::vector<std::string_view> state_names();
 
 // Learning rates over time. A schedule is a value, a pure function from the step number (0, 1,
 // 2, ...) to the factor of each parameter group's own rate; LrScheduler applies one to an
