@@ -121,7 +121,7 @@ struct Pair {
   std::unique_ptr<optim::Optimizer> optimizer;
   amp::Training training;
 
-  Pair(const one_file::Policy& strategy, bool adam, double lr,
+  Pair(const one_file::Strategy& strategy, bool adam, double lr,
        const amp::LossScaleOptions& scale = {})
       : file(strategy, {.is_adam = adam, .lr = float(lr)}, initial_weights()),
         optimizer(optimizer_named(adam, lr)),
@@ -139,7 +139,7 @@ struct Pair {
     return std::make_unique<optim::Sgd>(net.parameters(),
                                         optim::SgdOptions{.lr = lr, .momentum = 0.9});
   }
-  static amp::Policy with(const one_file::Policy& strategy, const amp::LossScaleOptions& scale) {
+  static amp::Policy with(const one_file::Strategy& strategy, const amp::LossScaleOptions& scale) {
     amp::Policy result = amp::Policy::named(strategy.name);
     result.loss_scale = scale;
     return result;
@@ -174,7 +174,7 @@ const std::vector<data::Batch>& batches() {
 
 /// Calls f(strategy, adam) for each strategy with each optimizer.
 template <class F> void each_training(F f) {
-  for (const one_file::Policy& strategy : one_file::strategies)
+  for (const one_file::Strategy& strategy : one_file::strategies)
     for (const bool adam : {true, false}) {
       CAPTURE(strategy.name);
       CAPTURE(adam);
@@ -193,7 +193,7 @@ one_file::Floats weights_of(const one_file::Parameter& p, one_file::Form form) {
 
 TEST_CASE("one file: the weights after 100 updates are the library's, to the bit") {
   const CpuBackendScope scope("reference");  // its updates are compiled without fused multiply-add
-  each_training([](const one_file::Policy& strategy, bool adam) {
+  each_training([](const one_file::Strategy& strategy, bool adam) {
     manual_seed(1);
     Pair pair(strategy, adam, 1e-3, {.init_scale = 1});
     for (int step = 0; step < 100; ++step) {
@@ -214,7 +214,7 @@ TEST_CASE("one file: the weights after 100 updates are the library's, to the bit
 }
 
 /// The dtype that the products of a strategy read.
-DType computes_in(const one_file::Policy& s) {
+DType computes_in(const one_file::Strategy& s) {
   const one_file::Dtype dtype = s.autocast.value_or(s.weights);
   return dtype == one_file::f32 ? f32 : dtype == one_file::f16 ? f16 : bf16;
 }
@@ -233,7 +233,7 @@ double relative_error(const one_file::Floats& by_file, const std::vector<float>&
 // then changes one number by a whole spacing. An extra or a missing rounding would change all
 // numbers by a fifth of epsilon, in every batch; so the test uses the best of three.
 TEST_CASE("one file: gradients of a step") {
-  for (const one_file::Policy& strategy : one_file::strategies) {
+  for (const one_file::Strategy& strategy : one_file::strategies) {
     CAPTURE(strategy.name);
     std::array<double, 6> errors{1, 1, 1, 1, 1, 1};
     for (std::size_t batch = 0; batch < 3; ++batch) {
@@ -254,12 +254,12 @@ TEST_CASE("one file: gradients of a step") {
 
 /// A number that changes by a spacing changes all later losses, those of f16 as much as those of
 /// bf16. With the small learning rates below, the training does not magnify it.
-double tolerance_of_losses(const one_file::Policy& strategy) {
+double tolerance_of_losses(const one_file::Strategy& strategy) {
   return computes_in(strategy) == f32 ? 64 * epsilon(f32) : 2 * epsilon(bf16);
 }
 
 TEST_CASE("one file: losses of 100 steps") {
-  each_training([](const one_file::Policy& strategy, bool adam) {
+  each_training([](const one_file::Strategy& strategy, bool adam) {
     manual_seed(1);
     Pair pair(strategy, adam, adam ? 3e-4 : 3e-3);
     double largest = 0;
@@ -275,7 +275,7 @@ TEST_CASE("one file: losses of 100 steps") {
 
 TEST_CASE("one file: steps that overflow are skipped, and the loss scale changes") {
   manual_seed(1);
-  const one_file::Policy& strategy = one_file::strategies.at(2);
+  const one_file::Strategy& strategy = one_file::strategies.at(2);
   REQUIRE(strategy.scales_loss);
   Pair pair(strategy, true, 3e-4, {.init_scale = 0x1p24, .growth_interval = 4});
   for (int steps = 0; const data::Batch& batch : batches()) {
@@ -299,7 +299,7 @@ TEST_CASE("one file: a weight that is used twice is cast once") {
 }
 
 TEST_CASE("one file: bytes") {
-  each_training([](const one_file::Policy& strategy, bool adam) {
+  each_training([](const one_file::Strategy& strategy, bool adam) {
     manual_seed(1);
     Pair pair(strategy, adam, 1e-3);
     const amp::Policy named = amp::Policy::named(strategy.name);
