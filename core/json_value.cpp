@@ -14,8 +14,8 @@ constexpr std::size_t most_bytes = 1 << 20;
 constexpr int most_levels = 64;
 constexpr std::size_t most_entries = 10'000;  // they are searched one by one
 
-std::string shortened(std::string_view text) {
-  return halftone::shortened(text, text.size() <= 60 ? 60 : 57);
+std::string in_short(std::string_view text) {
+  return shortened(text, text.size() <= 60 ? 60 : 57);
 }
 
 [[noreturn]] void refuse_at(const std::string& where, std::string_view text, std::size_t byte,
@@ -45,7 +45,7 @@ class Guard {
       const std::string& key = parsed.get_ref<const std::string&>();
       check_text(key);
       if (!keys_.back().insert(key).second)
-        fail<FormatError>(where_, "the entry \"", shortened(key),
+        fail<FormatError>(where_, "the entry \"", in_short(key),
                           "\" occurs twice in one object. Keep one of them.");
       if (keys_.back().size() > most_entries)
         fail<FormatError>(where_, "an object has more than ", most_entries, " entries.");
@@ -75,7 +75,7 @@ std::size_t place_of_number(std::string_view text, std::string_view message) {
 /// Returns a key as a JSON pointer spells it.
 std::string escaped(std::string_view key) {
   std::string text;
-  for (const char c : shortened(key)) {
+  for (const char c : in_short(key)) {
     if (c == '~') text += "~0";
     else if (c == '/') text += "~1";
     else text += c;
@@ -117,7 +117,7 @@ JsonValue::JsonValue(const JsonValue& object, std::string_view key, const Json& 
 
 void JsonValue::refuse_unknown(std::string_view kind, std::string_view given,
                                std::span<const std::string_view> known) const {
-  const std::string name = shortened(given);
+  const std::string name = in_short(given);
   refuse("there is no ", kind, " named \"", name, "\". ", suggestion(name, known));
 }
 
@@ -125,7 +125,7 @@ void JsonValue::only(std::string_view what, std::span<const std::string_view> kn
   if (!json_.is_object()) refuse(what, " is an object, got ", kind_of(json_), '.');
   for (const auto& [key, value] : json_.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
-    const std::string name = shortened(key);
+    const std::string name = in_short(key);
     JsonValue(*this, key, value)
         .refuse(what, " has no entry \"", name, "\". ", suggestion(name, known));
   }
@@ -193,7 +193,7 @@ std::size_t JsonValue::word(std::span<const std::string_view> words) const {
   std::string list;
   for (std::size_t i = 0; i < words.size(); ++i)
     list += (i == 0 ? "" : (i + 1 == words.size() ? " or " : ", ")) + std::string(words[i]);
-  refuse(list, ", got \"", shortened(given), "\".");
+  refuse(list, ", got \"", in_short(given), "\".");
 }
 
 }  // namespace halftone
