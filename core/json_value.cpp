@@ -57,7 +57,7 @@ class Guard {
   /// Messages quote texts, and what() ends at a character U+0000.
   void check_text(const std::string& text) const {
     if (text.find('\0') != std::string::npos)
-      fail<FormatError>(where_, "the text \"", shortened(text),
+      fail<FormatError>(where_, "the text \"", in_short(text),
                         "\" has a character U+0000. Leave it out.");
   }
 
