@@ -66,15 +66,15 @@ expect(lab.explain_wired_nothing OUTPUT "no step of 3 was skipped"
 expect(lab.explain_nothing OUTPUT "no step of 3 was skipped" COMMAND halftone-lab explain fp32 --workload student_teacher --steps 3)
 expect(lab.unknown_workload EXIT 2 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)
 expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab run fp32 --workload student_teacher --steps 3)
-expect(lab.run_same_names EXIT 2 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/policies/fp32.json
+expect(lab.run_same_names EXIT 2 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/amp/policies/fp32.json
        --workload student_teacher --steps 3)
 expect(lab.run_negative_seed EXIT 2 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got .-1" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
        --seeds=0,-1)
 expect(lab.compare_negative_seed EXIT 2 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got -1" COMMAND halftone-lab compare fp32 --seed -1)
 expect(lab.run_other_model OUTPUT "policy +loss" MESSAGE "note: qpytorch-low8 is for lenet and mlp, and gpt_tiny trains gpt"
-       COMMAND halftone-lab run ${PROJECT_SOURCE_DIR}/policies/qpytorch_low8.json --workload gpt_tiny --steps 1)
+       COMMAND halftone-lab run ${PROJECT_SOURCE_DIR}/amp/policies/qpytorch_low8.json --workload gpt_tiny --steps 1)
 expect(lab.show_diff_json OUTPUT "\"before\".*\"from\": \"current\".*\"after\".*\"from\": \"history\"" COMMAND halftone-lab show
-       ${PROJECT_SOURCE_DIR}/policies/te_current.json --diff ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --workload mlp_tiny --json -)
+       ${PROJECT_SOURCE_DIR}/amp/policies/te_current.json --diff ${PROJECT_SOURCE_DIR}/amp/policies/te_delayed_hybrid.json --workload mlp_tiny --json -)
 expect(lab.run_same_seeds EXIT 2 MESSAGE "has a seed twice" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3 --seeds 1,1)
 
 # Sensitivity and search; the result is a policy that every command accepts.
@@ -90,7 +90,7 @@ expect(lab.search_nothing EXIT 2 MESSAGE "no rule of the space .ops. to low chan
        --workload student_teacher --batches 1 --warm-up 0)
 expect(lab.search_no_json EXIT 2 MESSAGE "found.txt does not end in .json" COMMAND halftone-lab search fp32 --out found.txt)
 expect(lab.search_in_the_way EXIT 2 MESSAGE "mxfp8.json exists, and no earlier search made it" COMMAND halftone-lab search fp32
-       --out ${PROJECT_SOURCE_DIR}/policies/mxfp8.json)
+       --out ${PROJECT_SOURCE_DIR}/amp/policies/mxfp8.json)
 expect(lab.one_pass OUTPUT "2 modules, 2 formats, .*4 rules; Spearman.s rank correlation with one trial each: (0[.][89]|1[.]0)" COMMAND halftone-lab
        sensitivity fp32 --one-pass --check --menu mxfp8,mxfp4 --workload student_teacher --batches 2 --warm-up 2)
 expect(lab.menu_search OUTPUT "6 +5.05 .*1 mxfp8, 1 mxfp4 .*menu-6bits.json.*for all +4.25" COMMAND halftone-lab search fp32 --menu bf16,mxfp8,mxfp4
@@ -110,7 +110,7 @@ expect(lab.search_no_out EXIT 2 MESSAGE "no file for the policy. Add --out" COMM
 # A sweep: 4 cells of 2 seeds. A second sweep has nothing to do; other steps are another sweep.
 add_test(NAME lab.clean_sweep COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_sweep ${telemetry}_bad_sweep ${telemetry}_failing_sweep)
 set_tests_properties(lab.clean_sweep PROPERTIES FIXTURES_SETUP lab_sweep)
-set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --workload student_teacher --seeds 0..1 --jobs 2
+set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/amp/policies/te_delayed_hybrid.json --workload student_teacher --seeds 0..1 --jobs 2
     --axis lr=0.001,0.003 --axis quantizers.forward.scale.history=16,64 --out ${telemetry}_sweep)
 expect(lab.sweep OUTPUT "te_delayed_hybrid-lr=0.001-history=16 .*te_delayed_hybrid-lr=0.003-history=64 " MESSAGE ".8/8. "
        COMMAND ${sweep} --steps 5)
@@ -121,9 +121,9 @@ set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_R
                      RESOURCE_LOCK lab_swept)  # one sweep at a time in a folder
 add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
-       ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
+       ${PROJECT_SOURCE_DIR}/amp/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "mxfp8-path=__ " MESSAGE "path=nosuch, seed 0: failed: .*nosuch.*1 failed" COMMAND halftone-lab sweep
-       ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --workload student_teacher --steps 3 --axis rules.0.match.path=nosuch,** --out ${telemetry}_failing_sweep)
+       ${PROJECT_SOURCE_DIR}/amp/policies/mxfp8.json --workload student_teacher --steps 3 --axis rules.0.match.path=nosuch,** --out ${telemetry}_failing_sweep)
 expect(lab.sweep_bad_option EXIT 2 MESSAGE "^.sweep. --lr: expected a finite number above 0, got -1. Change this value.\n$" COMMAND halftone-lab sweep fp32
        --workload student_teacher --steps 3 --axis lr=0.001,-1 --out ${telemetry}_bad_sweep)
 set_tests_properties(lab.sweep_bad_field lab.sweep_failing_cell PROPERTIES FIXTURES_REQUIRED lab_sweep)
