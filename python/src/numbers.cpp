@@ -179,8 +179,8 @@ std::vector<Ready> own_quantizers(const amp::Policy& file) {
       const bool known =
           std::ranges::any_of(own, [&](const Ready& r) { return r.name == said.named; });
       if (said.kind != policy::RoleRule::Kind::grid || said.named.empty() || known) continue;
-      amp::Policy alone;
-      alone.base = file.base;
+      amp::Policy alone = file;
+      alone.about.clear(), alone.meant_for.clear(), alone.rules = {};
       policy::Rule only;
       only.roles.emplace(policy::Role::input, said);
       alone.rules.rules.push_back(only);
