@@ -5,7 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <halftone/core/error.h>
-#include <halftone/lab/table.h>
+#include <halftone/lab/lab.h>
 
 #include "arrays.h"
 
