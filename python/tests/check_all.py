@@ -11,7 +11,7 @@ import numpy as np
 
 import halftone as ht
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "vectors"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "core" / "formats" / "vectors"))
 from read_vectors import read  # noqa: E402
 
 lab, count = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "1000000"

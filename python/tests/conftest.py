@@ -4,7 +4,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "vectors"))  # read_vectors.py
+sys.path.insert(0, str(ROOT / "core" / "formats" / "vectors"))  # read_vectors.py
 
 
 @pytest.fixture

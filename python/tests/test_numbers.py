@@ -34,7 +34,7 @@ def test_format():
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("rounding", ht.roundings())
 def test_bits_of_formats(root, name, rounding):
-    tensors, _ = read(root / "vectors" / f"{name}.safetensors")
+    tensors, _ = read(root / "core" / "formats" / "vectors" / f"{name}.safetensors")
     y = ht.round_to(tensors["x"], name, rounding=rounding, seed=SEED)
     assert (bits(y) == bits(tensors[rounding])).all()
 
@@ -43,7 +43,7 @@ def test_bits_of_formats(root, name, rounding):
 @pytest.mark.parametrize("rounding", ht.roundings())
 @pytest.mark.parametrize("case", ["random", "ties", "special"])
 def test_bits_of_quantizers(root, name, rounding, case):
-    tensors, _ = read(root / "vectors" / f"{name}.safetensors")
+    tensors, _ = read(root / "core" / "formats" / "vectors" / f"{name}.safetensors")
     x, expected = tensors[f"{case}.x"], tensors[f"{case}.{rounding}"]
     assert (bits(ht.quantize(x, name, rounding=rounding, seed=SEED)) == bits(expected)).all()
     turned = ht.quantize(x.T, name, axis=0, rounding=rounding, seed=SEED)
