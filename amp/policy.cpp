@@ -234,13 +234,13 @@ namespace {
 
 // --- parts of a policy
 
-/// Reads {"preset": ..., class: operations}.
 struct Lists {
   std::string preset;
   std::shared_ptr<const amp::CastPolicy> own;
   bool operator==(const Lists&) const = default;
 };
 
+/// Reads {"preset": ..., class: operations}. lists: those of the base.
 Lists lists_in(const JsonValue& value, Lists lists) {
   const std::span<const std::string_view> classes = words_of<CastClass>;
   Words known(classes.begin(), classes.end());

@@ -53,7 +53,7 @@ struct Policy {
   bool keep_batch_norm = false;
   WeightForm form = WeightForm::plain;
   std::optional<DType> autocast{};  // the dtype of regions, if there are any
-  std::string policy = "pytorch-cuda";
+  std::string policy = "pytorch-cuda";  // the preset of casts in these regions (CastPolicy)
   bool scales_loss = false;
   LossScaleOptions loss_scale{};
   std::optional<DType>

@@ -1,7 +1,6 @@
 // Formats and quantizers of a policy file: those that it defines, and those that every file knows.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,13 +10,12 @@
 #include <string_view>
 #include <vector>
 
+#include <halftone/amp/policy.h>
+#include <halftone/amp/rules.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/op_info.h>
-#include <halftone/core/update_rules.h>
 #include <halftone/core/record.h>
-#include <halftone/amp/policy.h>
-#include <halftone/amp/rules.h>
 
 namespace halftone::policy {
 
@@ -86,16 +84,12 @@ Json content_of(const Accumulator& accumulator);
 /// quantizers have different lines: "e5m2, scaled per tensor {least 100}".
 std::string told_apart(const Quantizer& quantizer);
 
-// Parts of the reader of policy files: words, checks, rules.
-
 // Checks that the entries of a policy file fit together.
 
 /// Throws FormatError, at the entry in `top`, for contradictory settings of a policy: a form that
 /// f32 or f64 weights do not have, autocast of f64 weights, "low" without autocast, and a grid of
 /// parameters with a form that stores the rounding error of that grid.
 void require_sensible(const JsonValue& top, const amp::Policy& policy);
-
-// The rules of a policy file, and the values that rules share with other entries.
 
 /// Reads a rule. `grids`: the formats and quantizers that the file knows. `autocast`: the dtype of
 /// "compute": "low". Throws FormatError for other entries, and for grids that the dtype of
