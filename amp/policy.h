@@ -52,7 +52,7 @@ struct Policy {
   /// Batch-norm modules (affine or not) stay f32.
   bool keep_batch_norm = false;
   WeightForm form = WeightForm::plain;
-  std::optional<DType> autocast{};  // the dtype of regions, if there are any
+  std::optional<DType> autocast{};      // the dtype of regions, if there are any
   std::string policy = "pytorch-cuda";  // the preset of casts in these regions (CastPolicy)
   bool scales_loss = false;
   LossScaleOptions loss_scale{};
