@@ -117,6 +117,57 @@ class CapturedWork {
   virtual void replay(uint64_t key_shift, uint64_t replays) = 0;
 };
 
+// --- operands of calls with many tensors; Backend says what each call does
+
+struct AttentionCall {
+  const Tensor &q, &k, &v, &mask;
+  const AttentionSettings& settings;
+  Tensor &y, &log_sum_exp;
+};
+/// y and log_sum_exp are those of the forward call.
+struct AttentionBackwardCall {
+  const Tensor &q, &k, &v, &mask;
+  const AttentionSettings& settings;
+  const Tensor &y, &log_sum_exp, &dy;
+  Tensor &dq, &dk, &dv;
+};
+struct NormCall {
+  const Tensor &x, &weight, &bias;
+  double eps;
+  Tensor &y, &mean, &rstd;
+};
+/// An undefined output is not computed.
+struct NormBackwardCall {
+  const Tensor &x, &weight, &mean, &rstd, &dy;
+  Tensor &dx, &dweight, &dbias;
+};
+struct BatchNormCall {
+  const Tensor &x, &mean, &variance;
+  double eps;
+  const Tensor &weight, &bias, &residual;
+  bool relu;
+  Tensor& y;
+};
+struct BatchNormBackwardCall {
+  const Tensor &x, &mean, &variance;
+  double eps;
+  const Tensor &weight, &relu_output, &dy;
+  bool training;
+  Tensor &dx, &dweight, &dbias, &dresidual;
+};
+struct LstmCellCall {
+  const Tensor &x, &recurrent, &cell_before;
+  Tensor &gates, &cell, &y;
+};
+struct LstmCellBackwardCall {
+  const Tensor &gates, &cell_before, &cell, &dy, &dstate;
+  Tensor &dcell, &dgates;
+};
+struct GruCellBackwardCall {
+  const Tensor &gates, &state, &dy;
+  Tensor &dstate, &dx, &drecurrent;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -225,12 +276,8 @@ class Backend {
   /// log_sum_exp: statistics [1, n, heads, l], or [2, n, heads, l]: the largest score and the sum
   /// of exp(score - largest), stored separately. Their rounded total would lose the second part if
   /// scores are large. Rows without any key: infinite, or infinite and 1.
-  virtual void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                         const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) = 0;
-  virtual void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                  const Tensor& mask, const AttentionSettings& settings,
-                                  const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
-                                  Tensor& dq, Tensor& dk, Tensor& dv) = 0;
+  virtual void attention(const AttentionCall& call) = 0;
+  virtual void attention_backward(const AttentionBackwardCall& call) = 0;
 
   // --- rows
   virtual void softmax(const Tensor& x, bool logarithm, Tensor& y) = 0;
@@ -249,49 +296,34 @@ class Backend {
                                       const Tensor& log_sum_exp, const Tensor& row_scale,
                                       Tensor& dlogits) = 0;
   /// rows; weight, bias [n] of any floating dtype, or undefined; mean undefined: RMS norm
-  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                          Tensor& y, Tensor& mean, Tensor& rstd) = 0;
+  virtual void layer_norm(const NormCall& call) = 0;
   /// an undefined output is not computed
-  virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                   const Tensor& rstd, const Tensor& dy, Tensor& dx,
-                                   Tensor& dweight, Tensor& dbias) = 0;
+  virtual void layer_norm_backward(const NormBackwardCall& call) = 0;
   /// x contiguous [n, c, spatial]; weight, bias [c] or undefined; mean, rstd [n, groups]
-  virtual void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                          Tensor& y, Tensor& mean, Tensor& rstd) = 0;
-  virtual void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                   const Tensor& rstd, const Tensor& dy, Tensor& dx,
-                                   Tensor& dweight, Tensor& dbias) = 0;
+  virtual void group_norm(const NormCall& call) = 0;
+  virtual void group_norm_backward(const NormBackwardCall& call) = 0;
   /// images or [n, c]; biased variance; [c]
   virtual void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) = 0;
   /// y = (x - mean) / sqrt(variance + eps) weight + bias (+ residual, like x), at least 0 if relu
-  virtual void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                          const Tensor& weight, const Tensor& bias, const Tensor& residual,
-                          bool relu, Tensor& y) = 0;
+  virtual void batch_norm(const BatchNormCall& call) = 0;
   /// training: mean and variance depend on x. relu_output: undefined, or the y of relu: dy and
   /// dresidual count only at positive elements of it.
-  virtual void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance,
-                                   double eps, const Tensor& weight, const Tensor& relu_output,
-                                   const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,
-                                   Tensor& dbias, Tensor& dresidual) = 0;
+  virtual void batch_norm_backward(const BatchNormBackwardCall& call) = 0;
 
   // --- recurrent cells: one step of rows of h numbers; cells and gradients of states have the
   // statistics dtype
   /// x, recurrent: the contributions of input and state to the gates (in, forget, cell, out), [n,
   /// 4h]; gates: these, activated; y: the new state; cell_before, cell, y: [n, h]
-  virtual void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before,
-                         Tensor& gates, Tensor& cell, Tensor& y) = 0;
+  virtual void lstm_cell(const LstmCellCall& call) = 0;
   /// Gradients: dy of this step's result, dstate of the same state from later steps; dcell, in
   /// place, of the cell, then of cell_before
-  virtual void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
-                                  const Tensor& cell, const Tensor& dy, const Tensor& dstate,
-                                  Tensor& dcell, Tensor& dgates) = 0;
+  virtual void lstm_cell_backward(const LstmCellBackwardCall& call) = 0;
   /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: these, activated,
   /// and the state's part of `new` before the reset; state, y: [n, h]
   virtual void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
                         Tensor& gates, Tensor& y) = 0;
   /// dstate in place: of y from later steps, then of `state` without the part through recurrent
-  virtual void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
-                                 Tensor& dstate, Tensor& dx, Tensor& drecurrent) = 0;
+  virtual void gru_cell_backward(const GruCellBackwardCall& call) = 0;
 
   // --- training: in place; every written tensor gets a new storage version
   /// y += x, same dtype, strided; adds in compute_t

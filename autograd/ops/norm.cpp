@@ -22,7 +22,13 @@ Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   const DType wide = in.dtype() == f64 ? f64 : f32;
   mean = empty({n, groups}, wide, in.device()), rstd = empty({n, groups}, wide, in.device());
   Tensor y = empty(x.shape(), f32_result ? f32 : x.dtype(), x.device());
-  backend_for(x).group_norm(x, weight, detail::contiguous_or_undefined(b), eps, y, mean, rstd);
+  backend_for(x).group_norm({.x = x,
+                             .weight = weight,
+                             .bias = detail::contiguous_or_undefined(b),
+                             .eps = eps,
+                             .y = y,
+                             .mean = mean,
+                             .rstd = rstd});
   return detail::as_shape(y, shape);
 }
 
@@ -63,8 +69,15 @@ void BatchNorm::prepare(const OpInfo& op, const Tensor& in, const Tensor& w, con
 Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   prepare(info, in, w, b);
   Tensor y = empty_like(x);
-  backend_for(x).batch_norm(x, mean, variance, options.eps, weight,
-                            detail::contiguous_or_undefined(b), {}, false, y);
+  backend_for(x).batch_norm({.x = x,
+                             .mean = mean,
+                             .variance = variance,
+                             .eps = options.eps,
+                             .weight = weight,
+                             .bias = detail::contiguous_or_undefined(b),
+                             .residual = {},
+                             .relu = false,
+                             .y = y});
   return y;
 }
 
@@ -79,8 +92,15 @@ Tensor BatchNormRelu::forward(const Tensor& in, const Tensor& w, const Tensor& b
   if (residual.defined())
     added = x.rank() == 4 ? views::channels_last(residual) : views::contiguous(residual);
   y = empty_like(x);
-  backend_for(x).batch_norm(x, norm.mean, norm.variance, norm.options.eps, norm.weight,
-                            detail::contiguous_or_undefined(b), added, true, y);
+  backend_for(x).batch_norm({.x = x,
+                             .mean = norm.mean,
+                             .variance = norm.variance,
+                             .eps = norm.options.eps,
+                             .weight = norm.weight,
+                             .bias = detail::contiguous_or_undefined(b),
+                             .residual = added,
+                             .relu = true,
+                             .y = y});
   return y;
 }
 

@@ -54,15 +54,27 @@ struct LayerNorm {
     const DType wide = in.dtype() == f64 ? f64 : f32;
     mean = empty({x.shape()[0]}, wide, x.device()), rstd = empty({x.shape()[0]}, wide, x.device());
     Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device());
-    backend_for(x).layer_norm(x, weight, detail::contiguous_or_undefined(b), eps, y, mean, rstd);
+    backend_for(x).layer_norm({.x = x,
+                               .weight = weight,
+                               .bias = detail::contiguous_or_undefined(b),
+                               .eps = eps,
+                               .y = y,
+                               .mean = mean,
+                               .rstd = rstd});
     return y;
   }
   std::array<Tensor, 3> backward(const Tensor& dy) const {
     Tensor dx = detail::like_or_undefined(x, needs[0]);
     Tensor dweight = detail::like_or_undefined(weight, needs[1]);
     Tensor dbias = needs[2] ? empty(normalized, bias_dtype, x.device()) : Tensor{};
-    backend_for(x).layer_norm_backward(x, weight, mean, rstd, views::contiguous(dy), dx, dweight,
-                                       dbias);
+    backend_for(x).layer_norm_backward({.x = x,
+                                        .weight = weight,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .dy = views::contiguous(dy),
+                                        .dx = dx,
+                                        .dweight = dweight,
+                                        .dbias = dbias});
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
   }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
@@ -84,14 +96,21 @@ struct RmsNorm {
     shape = in.shape(), weight = detail::contiguous_or_undefined(w);
     rstd = empty({x.shape()[0]}, in.dtype() == f64 ? f64 : f32, x.device());
     Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device()), no_mean;
-    backend_for(x).layer_norm(x, weight, {}, eps, y, no_mean, rstd);
+    backend_for(x).layer_norm(
+        {.x = x, .weight = weight, .bias = {}, .eps = eps, .y = y, .mean = no_mean, .rstd = rstd});
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     Tensor dx = detail::like_or_undefined(x, needs[0]),
            dweight = detail::like_or_undefined(weight, needs[1]), none;
-    backend_for(x).layer_norm_backward(x, weight, {}, rstd, views::contiguous(dy), dx, dweight,
-                                       none);
+    backend_for(x).layer_norm_backward({.x = x,
+                                        .weight = weight,
+                                        .mean = {},
+                                        .rstd = rstd,
+                                        .dy = views::contiguous(dy),
+                                        .dx = dx,
+                                        .dweight = dweight,
+                                        .dbias = none});
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight};
   }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
@@ -115,7 +134,14 @@ struct GroupNorm {
            dweight = detail::like_or_undefined(weight, needs[1]);
     Tensor dbias = needs[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
     const Tensor rows = detail::as_shape(views::contiguous(dy), x.shape());
-    backend_for(x).group_norm_backward(x, weight, mean, rstd, rows, dx, dweight, dbias);
+    backend_for(x).group_norm_backward({.x = x,
+                                        .weight = weight,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .dy = rows,
+                                        .dx = dx,
+                                        .dweight = dweight,
+                                        .dbias = dbias});
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
   }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
@@ -187,8 +213,18 @@ struct BatchNorm {
         if (sums->defined()) backend_for(x).fill(0, *sums);
       return {dx, dweight, dbias};
     }
-    backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, relu_output, dy,
-                                       batch_statistics, dx, dweight, dbias, dresidual);
+    backend_for(x).batch_norm_backward({.x = x,
+                                        .mean = mean,
+                                        .variance = variance,
+                                        .eps = options.eps,
+                                        .weight = weight,
+                                        .relu_output = relu_output,
+                                        .dy = dy,
+                                        .training = batch_statistics,
+                                        .dx = dx,
+                                        .dweight = dweight,
+                                        .dbias = dbias,
+                                        .dresidual = dresidual});
     return {dx, dweight, dbias};
   }
   void update_running_statistics() const;

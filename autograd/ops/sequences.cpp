@@ -90,7 +90,13 @@ Tensor Attention::forward(const Tensor& query, const Tensor& key, const Tensor& 
   const bool is_short = q.dtype() != f64 && q.dtype() != f32;
   log_sum_exp =
       empty({is_short ? 1 : 2, s[0], s[1], s[2]}, q.dtype() == f64 ? f64 : f32, q.device());
-  backend_for(q).attention(q, k, v, mask, settings, y, log_sum_exp);
+  backend_for(q).attention({.q = q,
+                            .k = k,
+                            .v = v,
+                            .mask = mask,
+                            .settings = settings,
+                            .y = y,
+                            .log_sum_exp = log_sum_exp});
   return y;
 }
 
@@ -100,8 +106,17 @@ std::array<Tensor, 4> Attention::backward(const Tensor& dy) const {
                          x.device());
   };
   Tensor dq = like(q), dk = like(k), dv = like(v);
-  backend_for(q).attention_backward(q, k, v, mask, settings, y, log_sum_exp, with_unit_rows(dy), dq,
-                                    dk, dv);
+  backend_for(q).attention_backward({.q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .mask = mask,
+                                     .settings = settings,
+                                     .y = y,
+                                     .log_sum_exp = log_sum_exp,
+                                     .dy = with_unit_rows(dy),
+                                     .dq = dq,
+                                     .dk = dk,
+                                     .dv = dv});
   return {dq, dk, dv, {}};
 }
 
@@ -133,9 +148,17 @@ Tensor PackedAttention::forward(const Tensor& x, const Tensor& mask) {
 std::array<Tensor, 2> PackedAttention::backward(const Tensor& dy) const {
   Tensor dx = empty_like(qkv);
   Tensor dq = heads_of(dx, heads, 0), dk = heads_of(dx, heads, 1), dv = heads_of(dx, heads, 2);
-  backend_for(qkv).attention_backward(inner.q, inner.k, inner.v, inner.mask, settings, inner.y,
-                                      inner.log_sum_exp, heads_of(views::contiguous(dy), heads), dq,
-                                      dk, dv);
+  backend_for(qkv).attention_backward({.q = inner.q,
+                                       .k = inner.k,
+                                       .v = inner.v,
+                                       .mask = inner.mask,
+                                       .settings = settings,
+                                       .y = inner.y,
+                                       .log_sum_exp = inner.log_sum_exp,
+                                       .dy = heads_of(views::contiguous(dy), heads),
+                                       .dq = dq,
+                                       .dk = dk,
+                                       .dv = dv});
   return {dx, {}};
 }
 
@@ -289,8 +312,12 @@ Tensor Lstm::forward(const Tensor& x_in, const Tensor& h, const Tensor& c, const
     backend.matmul(first ? h0 : at(y, steps.before(t)), detail::transposed(weight),
                    detail::contiguous_or_undefined(bias), recurrent);
     Tensor step_gates = at(gates, kept ? t : 0), cell = at(cells, t), state = at(y, t);
-    backend.lstm_cell(at(x, t), recurrent, first ? c0 : at(cells, steps.before(t)), step_gates,
-                      cell, state);
+    backend.lstm_cell({.x = at(x, t),
+                       .recurrent = recurrent,
+                       .cell_before = first ? c0 : at(cells, steps.before(t)),
+                       .gates = step_gates,
+                       .cell = cell,
+                       .y = state});
   }
   Tensor last_cell = at(y, steps.count);
   backend.copy(at(cells, steps.last()), last_cell);
@@ -308,8 +335,13 @@ std::array<Tensor, 5> Lstm::backward(const Tensor& dy_in) const {
   for (int64_t step = steps.count - 1; step >= 0; --step) {
     const int64_t t = steps.of(step);
     Tensor step_dgates = at(dgates, t);
-    backend.lstm_cell_backward(at(gates, t), step == 0 ? c0 : at(cells, steps.before(t)),
-                               at(cells, t), at(dy, t), dstate, dcell, step_dgates);
+    backend.lstm_cell_backward({.gates = at(gates, t),
+                                .cell_before = step == 0 ? c0 : at(cells, steps.before(t)),
+                                .cell = at(cells, t),
+                                .dy = at(dy, t),
+                                .dstate = dstate,
+                                .dcell = dcell,
+                                .dgates = step_dgates});
     if (step > 0 || needs[1]) backend.matmul(step_dgates, weight, {}, dstate);
   }
   const auto [dweight, dbias] = weight_gradients(needs, dgates, y, h0, steps);
@@ -355,8 +387,12 @@ std::array<Tensor, 4> Gru::backward(const Tensor& dy_in) const {
   for (int64_t step = steps.count - 1; step >= 0; --step) {
     const int64_t t = steps.of(step);
     Tensor step_dx = at(dx, t), step_drecurrent = at(drecurrent, t);
-    backend.gru_cell_backward(at(gates, t), step == 0 ? h0 : at(y, steps.before(t)), at(dy, t),
-                              dstate, step_dx, step_drecurrent);
+    backend.gru_cell_backward({.gates = at(gates, t),
+                               .state = step == 0 ? h0 : at(y, steps.before(t)),
+                               .dy = at(dy, t),
+                               .dstate = dstate,
+                               .dx = step_dx,
+                               .drecurrent = step_drecurrent});
     if (step == 0 && !needs[1]) break;
     backend.matmul(step_drecurrent, weight, {}, through_weights);
     backend.accumulate(through_weights, dstate);

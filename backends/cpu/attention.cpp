@@ -126,15 +126,14 @@ template <class Blocks> void forward_all(const Call& call, Tensor& y, Tensor& lo
 }  // namespace
 }  // namespace cpu::attention
 
-void CpuBackend::attention(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
-                           const Tensor& mask, const AttentionSettings& settings, Tensor& y,
-                           Tensor& log_sum_exp) {
-  const Tensor q = cpu::without_f16(q_in), k = cpu::without_f16(k_in), v = cpu::without_f16(v_in);
-  const cpu::attention::Call call{q, k, v, mask, settings};
-  if (!cpu::is_f32_or_short(q) || call.any_empty())
-    return ReferenceBackend::attention(q_in, k_in, v_in, mask, settings, y, log_sum_exp);
-  cpu::attention::with_blocks(
-      q.dtype(), [&]<class Blocks> { cpu::attention::forward_all<Blocks>(call, y, log_sum_exp); });
+void CpuBackend::attention(const AttentionCall& call) {
+  const Tensor q = cpu::without_f16(call.q), k = cpu::without_f16(call.k),
+               v = cpu::without_f16(call.v);
+  const cpu::attention::Call inner{q, k, v, call.mask, call.settings};
+  if (!cpu::is_f32_or_short(q) || inner.any_empty()) return ReferenceBackend::attention(call);
+  cpu::attention::with_blocks(q.dtype(), [&]<class Blocks> {
+    cpu::attention::forward_all<Blocks>(inner, call.y, call.log_sum_exp);
+  });
 }
 
 // The gradients of attention, in blocks, after Dao et al. 2022: weights are recomputed from the
@@ -315,18 +314,15 @@ void backward_all(const Call& call, const Tensor& y, const Tensor& log_sum_exp, 
 }  // namespace
 }  // namespace cpu::attention
 
-void CpuBackend::attention_backward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
-                                    const Tensor& mask, const AttentionSettings& settings,
-                                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy_in,
-                                    Tensor& dq, Tensor& dk, Tensor& dv) {
-  const Tensor q = cpu::without_f16(q_in), k = cpu::without_f16(k_in), v = cpu::without_f16(v_in),
-               dy = cpu::without_f16(dy_in);
-  const cpu::attention::Call call{q, k, v, mask, settings};
-  if (!cpu::is_f32_or_short(q) || call.any_empty())
-    return ReferenceBackend::attention_backward(q_in, k_in, v_in, mask, settings, y, log_sum_exp,
-                                                dy_in, dq, dk, dv);
+void CpuBackend::attention_backward(const AttentionBackwardCall& call) {
+  const Tensor q = cpu::without_f16(call.q), k = cpu::without_f16(call.k),
+               v = cpu::without_f16(call.v), dy = cpu::without_f16(call.dy);
+  const cpu::attention::Call inner{q, k, v, call.mask, call.settings};
+  if (!cpu::is_f32_or_short(q) || inner.any_empty())
+    return ReferenceBackend::attention_backward(call);
   cpu::attention::with_blocks(q.dtype(), [&]<class Blocks> {
-    cpu::attention::backward_all<Blocks>(call, y, log_sum_exp, dy, dq, dk, dv);
+    cpu::attention::backward_all<Blocks>(inner, call.y, call.log_sum_exp, dy, call.dq, call.dk,
+                                         call.dv);
   });
 }
 

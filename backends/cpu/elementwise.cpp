@@ -291,30 +291,25 @@ struct Fast {
 };
 }  // namespace
 
-void CpuBackend::lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before,
-                           Tensor& gates, Tensor& cell, Tensor& y) {
-  if (!cpu::is_f32_or_short(x))
-    return ReferenceBackend::lstm_cell(x, recurrent, cell_before, gates, cell, y);
-  reference::lstm_cell(Fast{}, x, recurrent, cell_before, gates, cell, y);
+void CpuBackend::lstm_cell(const LstmCellCall& call) {
+  if (!cpu::is_f32_or_short(call.x)) return ReferenceBackend::lstm_cell(call);
+  reference::lstm_cell(Fast{}, call.x, call.recurrent, call.cell_before, call.gates, call.cell,
+                       call.y);
 }
-void CpuBackend::lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
-                                    const Tensor& cell, const Tensor& dy, const Tensor& dstate,
-                                    Tensor& dcell, Tensor& dgates) {
-  if (!cpu::is_f32_or_short(gates))
-    return ReferenceBackend::lstm_cell_backward(gates, cell_before, cell, dy, dstate, dcell,
-                                                dgates);
-  reference::lstm_cell_backward(Fast{}, gates, cell_before, cell, dy, dstate, dcell, dgates);
+void CpuBackend::lstm_cell_backward(const LstmCellBackwardCall& call) {
+  if (!cpu::is_f32_or_short(call.gates)) return ReferenceBackend::lstm_cell_backward(call);
+  reference::lstm_cell_backward(Fast{}, call.gates, call.cell_before, call.cell, call.dy,
+                                call.dstate, call.dcell, call.dgates);
 }
 void CpuBackend::gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
                           Tensor& gates, Tensor& y) {
   if (!cpu::is_f32_or_short(x)) return ReferenceBackend::gru_cell(x, recurrent, state, gates, y);
   reference::gru_cell(Fast{}, x, recurrent, state, gates, y);
 }
-void CpuBackend::gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
-                                   Tensor& dstate, Tensor& dx, Tensor& drecurrent) {
-  if (!cpu::is_f32_or_short(gates))
-    return ReferenceBackend::gru_cell_backward(gates, state, dy, dstate, dx, drecurrent);
-  reference::gru_cell_backward(Fast{}, gates, state, dy, dstate, dx, drecurrent);
+void CpuBackend::gru_cell_backward(const GruCellBackwardCall& call) {
+  if (!cpu::is_f32_or_short(call.gates)) return ReferenceBackend::gru_cell_backward(call);
+  reference::gru_cell_backward(Fast{}, call.gates, call.state, call.dy, call.dstate, call.dx,
+                               call.drecurrent);
 }
 
 }  // namespace halftone

@@ -150,31 +150,30 @@ void CpuBackend::batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& va
   }
 }
 
-void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                            const Tensor& weight, const Tensor& bias, const Tensor& residual,
-                            bool relu, Tensor& y) {
-  if (!cpu::all_f32_or_short(x, residual, y, mean, variance) || x.numel() == 0)
-    return ReferenceBackend::batch_norm(x, mean, variance, eps, weight, bias, residual, relu, y);
-  const Pixels pixels(x);
+void CpuBackend::batch_norm(const BatchNormCall& call) {
+  if (!cpu::all_f32_or_short(call.x, call.residual, call.y, call.mean, call.variance) ||
+      call.x.numel() == 0)
+    return ReferenceBackend::batch_norm(call);
+  const Pixels pixels(call.x);
   const int64_t c = pixels.channels;
   cpu::Workspace<float> affine(2 * c);  // y = (x - mean) scale + shift
   for (int64_t j = 0; j < c; ++j) {
-    const double w = weight.defined() ? reference::load_one(weight, j) : 1.0;
-    affine[j] = float(w / std::sqrt(double(variance.data<float>()[j]) + eps));
-    affine[c + j] = bias.defined() ? float(reference::load_one(bias, j)) : 0.0f;
+    const double w = call.weight.defined() ? reference::load_one(call.weight, j) : 1.0;
+    affine[j] = float(w / std::sqrt(double(call.variance.data<float>()[j]) + call.eps));
+    affine[c + j] = call.bias.defined() ? float(reference::load_one(call.bias, j)) : 0.0f;
   }
   const auto compute = [&]<class E>(const simd::ChannelKernels<E>& k) {
     pixels.each_group([&](int64_t first, int64_t last) {
-      Blocks<E> input(x, pixels), other(residual, pixels), result(y, pixels);
+      Blocks<E> input(call.x, pixels), other(call.residual, pixels), result(call.y, pixels);
       pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
         auto output = result.write(at, rows);
-        k.affine(input.read(at, rows), mean.data<float>(), affine.data(), affine.data() + c,
-                 other.read(at, rows), relu, output.data(), rows, c);
+        k.affine(input.read(at, rows), call.mean.data<float>(), affine.data(), affine.data() + c,
+                 other.read(at, rows), call.relu, output.data(), rows, c);
         output.finish();
       });
     });
   };
-  with_kernels(compute, x, residual, y);
+  with_kernels(compute, call.x, call.residual, call.y);
 }
 
 namespace {
@@ -203,50 +202,48 @@ void gradient_sums(const simd::ChannelKernels<E>& k, const Tensor& x, const Tens
 // With g = dy where relu is positive (else 0): dresidual = g, and, in training,
 //   dx = rstd weight (g - mean(g) - (x - mean) rstd^2 mean(g (x - mean)));
 // in evaluation mode, mean and variance are constants and the means of g drop out.
-void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance,
-                                     double eps, const Tensor& weight, const Tensor& relu_output,
-                                     const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,
-                                     Tensor& dbias, Tensor& dresidual) {
-  if (!cpu::all_f32_or_short(x, relu_output, dy, dx, dresidual, mean, variance) || x.numel() == 0)
-    return ReferenceBackend::batch_norm_backward(x, mean, variance, eps, weight, relu_output, dy,
-                                                 training, dx, dweight, dbias, dresidual);
-  const Pixels pixels(x);
+void CpuBackend::batch_norm_backward(const BatchNormBackwardCall& call) {
+  if (!cpu::all_f32_or_short(call.x, call.relu_output, call.dy, call.dx, call.dresidual, call.mean,
+                             call.variance) ||
+      call.x.numel() == 0)
+    return ReferenceBackend::batch_norm_backward(call);
+  const Pixels pixels(call.x);
   const int64_t c = pixels.channels;
   cpu::Workspace<double> sums(2 * c);
   cpu::Workspace<float> factors(3 * c);  // dx = a g + b (x - mean) + shift
   const auto add_up = [&](const auto& k) {
-    gradient_sums(k, x, dy, relu_output, mean, pixels, sums.data());
+    gradient_sums(k, call.x, call.dy, call.relu_output, call.mean, pixels, sums.data());
   };
-  with_kernels(add_up, x, dy, relu_output);
+  with_kernels(add_up, call.x, call.dy, call.relu_output);
   for (int64_t j = 0; j < c; ++j) {
-    const double rstd = 1 / std::sqrt(double(variance.data<float>()[j]) + eps),
+    const double rstd = 1 / std::sqrt(double(call.variance.data<float>()[j]) + call.eps),
                  m = double(pixels.count);
-    const double a = rstd * (weight.defined() ? reference::load_one(weight, j) : 1.0);
-    const double b = training ? -a * rstd * rstd * sums[c + j] / m : 0.0;
+    const double a = rstd * (call.weight.defined() ? reference::load_one(call.weight, j) : 1.0);
+    const double b = call.training ? -a * rstd * rstd * sums[c + j] / m : 0.0;
     factors[j] = float(a), factors[c + j] = float(b);
-    factors[2 * c + j] = float(training ? -a * sums[j] / m : 0.0);
-    if (dweight.defined()) reference::store_one(sums[c + j] * rstd, dweight, j);
-    if (dbias.defined()) reference::store_one(sums[j], dbias, j);
+    factors[2 * c + j] = float(call.training ? -a * sums[j] / m : 0.0);
+    if (call.dweight.defined()) reference::store_one(sums[c + j] * rstd, call.dweight, j);
+    if (call.dbias.defined()) reference::store_one(sums[j], call.dbias, j);
   }
-  if (!dx.defined() && !dresidual.defined()) return;
+  if (!call.dx.defined() && !call.dresidual.defined()) return;
   const auto compute = [&]<class E>(const simd::ChannelKernels<E>& k) {
     pixels.each_group([&](int64_t first, int64_t last) {
-      Blocks<E> input(x, pixels), gradient(dy, pixels), result(relu_output, pixels),
-          input_gradient(dx, pixels), residual_gradient(dresidual, pixels);
+      Blocks<E> input(call.x, pixels), gradient(call.dy, pixels), result(call.relu_output, pixels),
+          input_gradient(call.dx, pixels), residual_gradient(call.dresidual, pixels);
       pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
         std::optional<typename Blocks<E>::Output> to_x, to_residual;
-        if (dx.defined()) to_x.emplace(input_gradient.write(at, rows));
-        if (dresidual.defined()) to_residual.emplace(residual_gradient.write(at, rows));
+        if (call.dx.defined()) to_x.emplace(input_gradient.write(at, rows));
+        if (call.dresidual.defined()) to_residual.emplace(residual_gradient.write(at, rows));
         k.backward(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
-                   mean.data<float>(), factors.data(), factors.data() + c, factors.data() + 2 * c,
-                   to_x ? to_x->data() : nullptr, to_residual ? to_residual->data() : nullptr, rows,
-                   c);
+                   call.mean.data<float>(), factors.data(), factors.data() + c,
+                   factors.data() + 2 * c, to_x ? to_x->data() : nullptr,
+                   to_residual ? to_residual->data() : nullptr, rows, c);
         if (to_x) to_x->finish();
         if (to_residual) to_residual->finish();
       });
     });
   };
-  with_kernels(compute, x, dy, relu_output, dx, dresidual);
+  with_kernels(compute, call.x, call.dy, call.relu_output, call.dx, call.dresidual);
 }
 
 // Group norm of [n, c, spatial]: a group of channels of one image is contiguous in memory. Each
@@ -341,24 +338,24 @@ double value_or(const float* x, int64_t i, double otherwise) {
 
 }  // namespace
 
-void CpuBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                            Tensor& y, Tensor& mean, Tensor& rstd) {
-  if (!cpu::all_f32_or_short(x, weight, bias, y) || x.numel() == 0)
-    return ReferenceBackend::group_norm(x, weight, bias, eps, y, mean, rstd);
-  const GroupSizes sizes(x, rstd);
-  const cpu::WholeInput w(weight), b(bias);
+void CpuBackend::group_norm(const NormCall& call) {
+  if (!cpu::all_f32_or_short(call.x, call.weight, call.bias, call.y) || call.x.numel() == 0)
+    return ReferenceBackend::group_norm(call);
+  const GroupSizes sizes(call.x, call.rstd);
+  const cpu::WholeInput w(call.weight), b(call.bias);
   sizes.each_group([&](int64_t group) {
-    const GroupMoments moments = moments_of(x, group * sizes.length(), sizes.length());
-    const double scale = 1 / std::sqrt(moments.variance + eps);
-    mean.data<float>()[group] = float(moments.mean), rstd.data<float>()[group] = float(scale);
+    const GroupMoments moments = moments_of(call.x, group * sizes.length(), sizes.length());
+    const double scale = 1 / std::sqrt(moments.variance + call.eps);
+    call.mean.data<float>()[group] = float(moments.mean),
+    call.rstd.data<float>()[group] = float(scale);
     alignas(64) float in[cpu::block_length], out[cpu::block_length];
     for (int64_t i = 0; i < sizes.per_group(); ++i) {
       const int64_t row = group * sizes.per_group() + i, channel = row % sizes.channels;
       const auto factor = float(scale * value_or(w.data(), channel, 1)),
                  shift = float(value_or(b.data(), channel, 0));
       each_block(row * sizes.spatial, sizes.spatial, [&](int64_t first, int64_t count) {
-        cpu::Output output(y, first, 1, count, out);
-        simd_kernels().affine(cpu::floats(x, first, 1, count, in), float(moments.mean), factor,
+        cpu::Output output(call.y, first, 1, count, out);
+        simd_kernels().affine(cpu::floats(call.x, first, 1, count, in), float(moments.mean), factor,
                               shift, output.data(), count);
         output.finish();
       });
@@ -366,19 +363,19 @@ void CpuBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor&
   });
 }
 
-void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                     const Tensor& rstd, const Tensor& dy, Tensor& dx,
-                                     Tensor& dweight, Tensor& dbias) {
-  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0 || !is_ordinary(rstd))
-    return ReferenceBackend::group_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
-  const GroupSizes sizes(x, rstd);
-  const cpu::WholeInput w(weight);
-  const float *center = mean.data<float>(), *scale = rstd.data<float>();
-  ChannelSums sums(sizes, x, mean, dy);
+void CpuBackend::group_norm_backward(const NormBackwardCall& call) {
+  if (!cpu::all_f32_or_short(call.x, call.weight, call.dy, call.dx) || call.x.numel() == 0 ||
+      !is_ordinary(call.rstd))
+    return ReferenceBackend::group_norm_backward(call);
+  const GroupSizes sizes(call.x, call.rstd);
+  const cpu::WholeInput w(call.weight);
+  const float *center = call.mean.data<float>(), *scale = call.rstd.data<float>();
+  ChannelSums sums(sizes, call.x, call.mean, call.dy);
   // With z = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - z mean(g z)).
-  if (dx.defined() && sizes.length() == 1) {
-    fill(0, dx);  // one element is its own mean, and the rounding error would be multiplied by rstd
-  } else if (dx.defined()) {
+  if (call.dx.defined() && sizes.length() == 1) {
+    fill(0, call.dx);  // one element is its own mean, and the rounding error would be multiplied by
+                       // rstd
+  } else if (call.dx.defined()) {
     sizes.each_group([&](int64_t group) {
       const int64_t first_row = group * sizes.per_group(), last_row = first_row + sizes.per_group();
       const double s = double(scale[group]), n = double(sizes.length());
@@ -392,10 +389,10 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
         const auto of_dy = float(s * value_or(w.data(), row % sizes.channels, 1)),
                    of_x = float(-s * s * mean_gz), shift = float(-s * mean_g);
         each_block(row * sizes.spatial, sizes.spatial, [&](int64_t first, int64_t count) {
-          cpu::Output output(dx, first, 1, count, out);
-          simd_kernels().affine_gradient(cpu::floats(x, first, 1, count, in), center[group],
-                                         cpu::floats(dy, first, 1, count, g), of_dy, of_x, shift,
-                                         output.data(), count);
+          cpu::Output output(call.dx, first, 1, count, out);
+          simd_kernels().affine_gradient(cpu::floats(call.x, first, 1, count, in), center[group],
+                                         cpu::floats(call.dy, first, 1, count, g), of_dy, of_x,
+                                         shift, output.data(), count);
           output.finish();
         });
       }
@@ -408,8 +405,8 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
       of_weight += sums.product(row) * double(scale[row / sizes.per_group()]);
       of_bias += sums.dy(row);
     }
-    if (dweight.defined()) reference::store_one(of_weight, dweight, channel);
-    if (dbias.defined()) reference::store_one(of_bias, dbias, channel);
+    if (call.dweight.defined()) reference::store_one(of_weight, call.dweight, channel);
+    if (call.dbias.defined()) reference::store_one(of_bias, call.dbias, channel);
   }
 }
 
@@ -455,64 +452,61 @@ double mean_square(const float* x, int64_t n) {
 }
 }  // namespace
 
-void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                            Tensor& y, Tensor& mean, Tensor& rstd) {
-  if (!cpu::all_f32_or_short(x, weight, bias, y) || x.numel() == 0)
-    return ReferenceBackend::layer_norm(x, weight, bias, eps, y, mean, rstd);
+void CpuBackend::layer_norm(const NormCall& call) {
+  if (!cpu::all_f32_or_short(call.x, call.weight, call.bias, call.y) || call.x.numel() == 0)
+    return ReferenceBackend::layer_norm(call);
   const simd::Kernels& k = simd_kernels();
-  const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
-  const cpu::WholeInput w(weight), b(bias);
+  const int64_t n = call.x.shape()[1], rows = call.x.shape()[0], group = cpu::group_of(rows, n);
+  const cpu::WholeInput w(call.weight), b(call.bias);
   cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
     cpu::Workspace<float> scratch(2 * n);
     for (int64_t row = first; row < last; ++row) {
-      const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
+      const float* in = cpu::floats(call.x, row * n, 1, n, scratch.data());
       float center = 0;
       double variance = 0;
-      if (mean.defined()) k.moments(in, n, &center, &variance);
+      if (call.mean.defined()) k.moments(in, n, &center, &variance);
       else variance = mean_square(in, n);
-      const auto scale = float(1 / std::sqrt(variance + eps));
-      cpu::Output output(y, row * n, 1, n, scratch.data() + n);
+      const auto scale = float(1 / std::sqrt(variance + call.eps));
+      cpu::Output output(call.y, row * n, 1, n, scratch.data() + n);
       k.normalize(in, center, scale, w.data(), b.data(), output.data(), n);
       output.finish();
-      if (mean.defined()) mean.data<float>()[row] = center;
-      rstd.data<float>()[row] = scale;
+      if (call.mean.defined()) call.mean.data<float>()[row] = center;
+      call.rstd.data<float>()[row] = scale;
     }
   });
 }
 
-void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                     const Tensor& rstd, const Tensor& dy, Tensor& dx,
-                                     Tensor& dweight, Tensor& dbias) {
-  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0)
-    return ReferenceBackend::layer_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
+void CpuBackend::layer_norm_backward(const NormBackwardCall& call) {
+  if (!cpu::all_f32_or_short(call.x, call.weight, call.dy, call.dx) || call.x.numel() == 0)
+    return ReferenceBackend::layer_norm_backward(call);
   const simd::Kernels& k = simd_kernels();
-  const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
+  const int64_t n = call.x.shape()[1], rows = call.x.shape()[0], group = cpu::group_of(rows, n);
   const int64_t groups = reference::pieces_of(rows, group);
-  const cpu::WholeInput w(weight);
+  const cpu::WholeInput w(call.weight);
   cpu::Workspace<double> weight_sums(groups * n), bias_sums(groups * n);
   cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
     cpu::Workspace<float> scratch(3 * n);
     const int64_t at = first / group * n;
     RowSum of_weight(weight_sums.data() + at, n), of_bias(bias_sums.data() + at, n);
     for (int64_t row = first; row < last; ++row) {
-      const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
-      const float* g = cpu::floats(dy, row * n, 1, n, scratch.data() + n);
-      const float center = mean.defined() ? mean.data<float>()[row] : 0.0f;
+      const float* in = cpu::floats(call.x, row * n, 1, n, scratch.data());
+      const float* g = cpu::floats(call.dy, row * n, 1, n, scratch.data() + n);
+      const float center = call.mean.defined() ? call.mean.data<float>()[row] : 0.0f;
       std::optional<cpu::Output> output;
-      if (dx.defined()) output.emplace(dx, row * n, 1, n, scratch.data() + 2 * n);
-      k.norm_backward(in, center, rstd.data<float>()[row], mean.defined(), w.data(), g,
+      if (call.dx.defined()) output.emplace(call.dx, row * n, 1, n, scratch.data() + 2 * n);
+      k.norm_backward(in, center, call.rstd.data<float>()[row], call.mean.defined(), w.data(), g,
                       output ? output->data() : nullptr,
-                      dweight.defined() ? of_weight.recent() : nullptr,
-                      dbias.defined() ? of_bias.recent() : nullptr, n);
-      if (dweight.defined()) of_weight.row_added();
-      if (dbias.defined()) of_bias.row_added();
+                      call.dweight.defined() ? of_weight.recent() : nullptr,
+                      call.dbias.defined() ? of_bias.recent() : nullptr, n);
+      if (call.dweight.defined()) of_weight.row_added();
+      if (call.dbias.defined()) of_bias.row_added();
       if (output) output->finish();
     }
-    if (dweight.defined()) of_weight.join();
-    if (dbias.defined()) of_bias.join();
+    if (call.dweight.defined()) of_weight.join();
+    if (call.dbias.defined()) of_bias.join();
   });
-  add_groups(weight_sums, groups, n, dweight);
-  add_groups(bias_sums, groups, n, dbias);
+  add_groups(weight_sums, groups, n, call.dweight);
+  add_groups(bias_sums, groups, n, call.dbias);
 }
 
 // Softmax, log-sum-exp and cross-entropy, one row at a time. Rows of short floats are widened into

@@ -102,25 +102,25 @@ __global__ void __launch_bounds__(product_threads)
 using namespace cuda;
 using namespace cuda::attention;
 
-void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                            const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) {
-  const Sizes sizes = sizes_of(q, k, v);
+void CudaBackend::attention(const AttentionCall& call) {
+  const Sizes sizes = sizes_of(call.q, call.k, call.v);
   if (sizes.batch_heads * sizes.l == 0) return;
-  if (!sizes.any_empty() && cudnn::attention(context_, q, k, v, mask, settings, y, log_sum_exp))
+  if (!sizes.any_empty() && cudnn::attention(context_, call))
     return count_call(Family::attention, By::cudnn);
   count_call(Family::attention, By::own_kernel);
-  visit_kernels(q.dtype(), sizes.ev, [&]<class T, int across>() {
+  visit_kernels(call.q.dtype(), sizes.ev, [&]<class T, int across>() {
     using C = compute_t<T>;
     const int64_t slices = slices_of(sizes.ev, across);
     launch(context_, attention_kernel<T, across>,
            {blocks_for(sizes.batch_heads * sizes.query_blocks() * slices, 1), product_threads},
-           Heads<const T>(q), Heads<const T>(k, sizes.group), Heads<const T>(v, sizes.group), sizes,
-           Rule<C>(context_, sizes, mask, settings), Heads<T>(y), log_sum_exp.data<C>(),
-           statistics_apart(log_sum_exp), slices);
+           Heads<const T>(call.q), Heads<const T>(call.k, sizes.group),
+           Heads<const T>(call.v, sizes.group), sizes,
+           Rule<C>(context_, sizes, call.mask, call.settings), Heads<T>(call.y),
+           call.log_sum_exp.data<C>(), statistics_apart(call.log_sum_exp), slices);
   });
 }
 
-// The gradients of attention: cuDNN if it supports the call. Otherwise weights are recomputed from
+// The gradients of attention: cuDNN if it supports the  Otherwise weights are recomputed from
 // log_sum_exp, in one kernel per block of queries (dq) and one per block of keys (dk, dv), so that
 // one block owns each sum. With w the weights and d dropout's factors:
 //   g = d (dy v^T),  ds = scale w (g - delta),  delta = sum of w g over keys = sum of y dy
@@ -313,30 +313,26 @@ __global__ void __launch_bounds__(product_threads)
 using namespace cuda;
 using namespace cuda::attention;
 
-void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                     const Tensor& mask, const AttentionSettings& settings,
-                                     const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
-                                     Tensor& dq, Tensor& dk, Tensor& dv) {
-  const Sizes sizes = sizes_of(q, k, v);
+void CudaBackend::attention_backward(const AttentionBackwardCall& call) {
+  const Sizes sizes = sizes_of(call.q, call.k, call.v);
   if (sizes.batch_heads == 0) return;
-  if (!sizes.any_empty() &&
-      cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
+  if (!sizes.any_empty() && cudnn::attention_backward(context_, call))
     return count_call(Family::attention_backward, By::cudnn);
   count_call(Family::attention_backward, By::own_kernel);
-  const Tensor delta = scratch(context_, {sizes.batch_heads, sizes.l}, log_sum_exp.dtype());
+  const Tensor delta = scratch(context_, {sizes.batch_heads, sizes.l}, call.log_sum_exp.dtype());
   const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
     return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), product_threads};
   };
-  visit_kernels(q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
+  visit_kernels(call.q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
     using C = compute_t<T>;
-    Inputs<T> in{Heads<const T>(q),
-                 Heads<const T>(k, sizes.group),
-                 Heads<const T>(v, sizes.group),
-                 Heads<const T>(dy),
-                 log_sum_exp.data<C>(),
-                 statistics_apart(log_sum_exp),
+    Inputs<T> in{Heads<const T>(call.q),
+                 Heads<const T>(call.k, sizes.group),
+                 Heads<const T>(call.v, sizes.group),
+                 Heads<const T>(call.dy),
+                 call.log_sum_exp.data<C>(),
+                 statistics_apart(call.log_sum_exp),
                  nullptr,
-                 Rule<C>(context_, sizes, mask, settings)};
+                 Rule<C>(context_, sizes, call.mask, call.settings)};
     const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), across);
     if (sizes.l > 0) {
       const int64_t query_columns = slices_of(sizes.e, across);
@@ -346,16 +342,17 @@ void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Ten
                  delta.data<C>());
       } else {
         launch(context_, delta_kernel<T>,
-               shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes), Heads<const T>(y),
-               in.dy, sizes, delta.data<C>());
+               shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes),
+               Heads<const T>(call.y), in.dy, sizes, delta.data<C>());
       }
       in.delta = delta.data<C>();
       launch(context_, query_gradient_kernel<T, across>,
-             blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(dq), query_columns);
+             blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(call.dq),
+             query_columns);
     }
     if (sizes.s > 0)
       launch(context_, key_gradient_kernel<T, across>, blocks(sizes.key_blocks(), columns), in,
-             sizes, Heads<T>(dk), Heads<T>(dv), columns);
+             sizes, Heads<T>(call.dk), Heads<T>(call.dv), columns);
   });
 }
 

@@ -89,31 +89,30 @@ void CudaBackend::batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& v
   });
 }
 
-void CudaBackend::batch_norm(const Tensor& x_in, const Tensor& mean_in, const Tensor& variance_in,
-                             double eps, const Tensor& weight_in, const Tensor& bias_in,
-                             const Tensor& residual_in, bool relu, Tensor& y) {
-  if (x_in.numel() == 0) return;
-  const PixelMatrix pixels(x_in);
-  const DType dtype = common_dtype(x_in, residual_in, y), wide = dtype == f64 ? f64 : f32;
-  const Tensor x = converted(*this, x_in, dtype), residual = converted(*this, residual_in, dtype);
-  const Tensor mean = converted(*this, mean_in, wide),
-               variance = converted(*this, variance_in, wide);
-  const Tensor weight = readable_weight(*this, weight_in, dtype),
-               bias = readable_weight(*this, bias_in, dtype);
-  ConvertedResult result(*this, y, dtype);
+void CudaBackend::batch_norm(const BatchNormCall& call) {
+  if (call.x.numel() == 0) return;
+  const PixelMatrix pixels(call.x);
+  const DType dtype = common_dtype(call.x, call.residual, call.y), wide = dtype == f64 ? f64 : f32;
+  const Tensor x = converted(*this, call.x, dtype),
+               residual = converted(*this, call.residual, dtype);
+  const Tensor mean = converted(*this, call.mean, wide),
+               variance = converted(*this, call.variance, wide);
+  const Tensor weight = readable_weight(*this, call.weight, dtype),
+               bias = readable_weight(*this, call.bias, dtype);
+  ConvertedResult result(*this, call.y, dtype);
   visit_floating(dtype, "batch_norm", [&]<class T>() {
     using C = compute_t<T>;
     const int64_t c = pixels.channels;
     const BatchNormParameters<T> p{mean.data<C>(), variance.data<C>(), RowVector<T>(weight, c),
-                                   RowVector<T>(bias, c), C(eps)};
+                                   RowVector<T>(bias, c), C(call.eps)};
     visit_pack_size<T>(
         c,
         [&]<int size>() {
           const ColumnCut cut = walk_cut(context_, pixels, size);
           const int64_t walks = walks_of(cut, size);
           launch(context_, batch_norm_kernel<T, size>, {blocks_for(walks, 1), block_threads}, cut,
-                 x.data<T>(), p, residual.defined() ? residual.data<T>() : nullptr, relu, walks,
-                 result.tensor().data<T>());
+                 x.data<T>(), p, residual.defined() ? residual.data<T>() : nullptr, call.relu,
+                 walks, result.tensor().data<T>());
         },
         x, residual, result.tensor());
   });
@@ -229,19 +228,15 @@ template <class T> T* data_or_null(const Tensor& x) { return x.defined() ? x.dat
 
 using namespace cuda;
 
-void CudaBackend::batch_norm_backward(const Tensor& x_in, const Tensor& mean_in,
-                                      const Tensor& variance_in, double eps, const Tensor& weight,
-                                      const Tensor& relu_output, const Tensor& dy_in, bool training,
-                                      Tensor& dx, Tensor& dweight, Tensor& dbias,
-                                      Tensor& dresidual) {
-  const PixelMatrix pixels(x_in);
-  const DType dtype = common_dtype(x_in, relu_output, dy_in, dx, dresidual),
+void CudaBackend::batch_norm_backward(const BatchNormBackwardCall& call) {
+  const PixelMatrix pixels(call.x);
+  const DType dtype = common_dtype(call.x, call.relu_output, call.dy, call.dx, call.dresidual),
               wide = dtype == f64 ? f64 : f32;
-  const Tensor x = converted(*this, x_in, dtype), dy = converted(*this, dy_in, dtype),
-               output = converted(*this, relu_output, dtype);
-  const Tensor mean = converted(*this, mean_in, wide),
-               variance = converted(*this, variance_in, wide);
-  ConvertedResult to_x(*this, dx, dtype), to_residual(*this, dresidual, dtype);
+  const Tensor x = converted(*this, call.x, dtype), dy = converted(*this, call.dy, dtype),
+               output = converted(*this, call.relu_output, dtype);
+  const Tensor mean = converted(*this, call.mean, wide),
+               variance = converted(*this, call.variance, wide);
+  ConvertedResult to_x(*this, call.dx, dtype), to_residual(*this, call.dresidual, dtype);
   const Tensor factors = scratch(context_, {3 * pixels.channels}, wide);
   const auto run = [&]<class T, int size>() {
     using C = compute_t<T>;
@@ -249,9 +244,10 @@ void CudaBackend::batch_norm_backward(const Tensor& x_in, const Tensor& mean_in,
     reduce_columns<size, ColumnSums<2, C>>(
         context_, pixels.count, pixels.channels,
         GradientTerms<T, size>{incoming, mean.data<C>(), pixels.channels},
-        StoreFactors<C>{variance.data<C>(), Operand(weight), Operand(dweight), Operand(dbias), eps,
-                        double(pixels.count), training, factors.data<C>(), pixels.channels});
-    if ((!dx.defined() && !dresidual.defined()) || x.numel() == 0) return;
+        StoreFactors<C>{variance.data<C>(), Operand(call.weight), Operand(call.dweight),
+                        Operand(call.dbias), call.eps, double(pixels.count), call.training,
+                        factors.data<C>(), pixels.channels});
+    if ((!call.dx.defined() && !call.dresidual.defined()) || x.numel() == 0) return;
     const ColumnCut cut = walk_cut(context_, pixels, size);
     const int64_t walks = walks_of(cut, size);
     launch(context_, batch_norm_backward_kernel<T, size>, {blocks_for(walks, 1), block_threads},

@@ -1,5 +1,5 @@
 // The CUDA backend: own kernels in the .cu files of this folder, and cuBLASLt and cuDNN if they are
-// found and faster (cublaslt/, cudnn/); each library may decline a call. Kernels go into the one
+// found and faster (cublaslt/, cudnn/); each library may decline a  Kernels go into the one
 // stream of the device's context, and only operations that return numbers to the host wait for
 // them.
 #pragma once
@@ -82,12 +82,8 @@ class CudaBackend final : public Backend {
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
-  void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                 const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) override;
-  void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                          const AttentionSettings& settings, const Tensor& y,
-                          const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
-                          Tensor& dv) override;
+  void attention(const AttentionCall& call) override;
+  void attention_backward(const AttentionBackwardCall& call) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropySettings& settings, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;
@@ -95,35 +91,20 @@ class CudaBackend final : public Backend {
                               const Tensor& class_weights, const CrossEntropySettings& settings,
                               const Tensor& log_sum_exp, const Tensor& row_scale,
                               Tensor& dlogits) override;
-  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
-                  Tensor& mean, Tensor& rstd) override;
-  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
-                           Tensor& dbias) override;
-  void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
-                  Tensor& mean, Tensor& rstd) override;
-  void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
-                           Tensor& dbias) override;
+  void layer_norm(const NormCall& call) override;
+  void layer_norm_backward(const NormBackwardCall& call) override;
+  void group_norm(const NormCall& call) override;
+  void group_norm_backward(const NormBackwardCall& call) override;
   void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
-  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                  const Tensor& weight, const Tensor& bias, const Tensor& residual, bool relu,
-                  Tensor& y) override;
-  void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                           const Tensor& weight, const Tensor& relu_output, const Tensor& dy,
-                           bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
-                           Tensor& dresidual) override;
+  void batch_norm(const BatchNormCall& call) override;
+  void batch_norm_backward(const BatchNormBackwardCall& call) override;
 
   // --- recurrent cells (matmul.cu)
-  void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before, Tensor& gates,
-                 Tensor& cell, Tensor& y) override;
-  void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before, const Tensor& cell,
-                          const Tensor& dy, const Tensor& dstate, Tensor& dcell,
-                          Tensor& dgates) override;
+  void lstm_cell(const LstmCellCall& call) override;
+  void lstm_cell_backward(const LstmCellBackwardCall& call) override;
   void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state, Tensor& gates,
                 Tensor& y) override;
-  void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
-                         Tensor& dx, Tensor& drecurrent) override;
+  void gru_cell_backward(const GruCellBackwardCall& call) override;
 
   // --- training (movement.cu, optimizer.cu)
   void accumulate(const Tensor& x, Tensor& y) override;

@@ -21,13 +21,8 @@ bool conv_backward_data(Context& context, const Tensor& dy, const Tensor& w, con
                         Tensor& dx);
 bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
                            const ConvGeometry& g, Tensor& dw);
-bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-               const Tensor& mask, const AttentionSettings& settings, Tensor& y,
-               Tensor& log_sum_exp);
-bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Tensor& mask, const AttentionSettings& settings, const Tensor& y,
-                        const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
-                        Tensor& dv);
+bool attention(Context& context, const AttentionCall& call);
+bool attention_backward(Context& context, const AttentionBackwardCall& call);
 
 }  // namespace halftone::cuda::cudnn
 

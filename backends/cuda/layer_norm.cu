@@ -98,28 +98,34 @@ __global__ void __launch_bounds__(most_row_threads)
 
 using namespace cuda;
 
-void CudaBackend::layer_norm(const Tensor& x, const Tensor& weight_in, const Tensor& bias_in,
-                             double eps, Tensor& y, Tensor& mean, Tensor& rstd) {
-  const int64_t rows = rstd.numel(), n = rows == 0 ? 0 : x.numel() / rows;
+void CudaBackend::layer_norm(const NormCall& call) {
+  const int64_t rows = call.rstd.numel(), n = rows == 0 ? 0 : call.x.numel() / rows;
   if (rows == 0) return;
-  const Tensor weight = readable_weight(*this, weight_in, x.dtype());
-  const Tensor bias = readable_weight(*this, bias_in, x.dtype());
-  const bool done = visit_with_wide(x.dtype(), y.dtype(), [&]<class T, class U>() {
+  const Tensor weight = readable_weight(*this, call.weight, call.x.dtype());
+  const Tensor bias = readable_weight(*this, call.bias, call.x.dtype());
+  const bool done = visit_with_wide(call.x.dtype(), call.y.dtype(), [&]<class T, class U>() {
     using C = compute_t<T>;
     const NormParameters<T> p{RowVector<T>(weight, n), RowVector<T>(bias, n),
-                              mean.defined() ? mean.data<C>() : nullptr, rstd.data<C>(), C(eps)};
-    const bool aligned = packs_aligned(row_pack<T>, x, y);
+                              call.mean.defined() ? call.mean.data<C>() : nullptr,
+                              call.rstd.data<C>(), C(call.eps)};
+    const bool aligned = packs_aligned(row_pack<T>, call.x, call.y);
     const RowLaunch start = row_launch(context_, rows, n, row_pack<T>, held_packs<T>);
     if (start.held)
-      launch(context_, layer_norm_held_kernel<T, U>, start.shape, x.data<T>(), rows, n, start.warps,
-             aligned, p, y.data<U>());
+      launch(context_, layer_norm_held_kernel<T, U>, start.shape, call.x.data<T>(), rows, n,
+             start.warps, aligned, p, call.y.data<U>());
     else
-      launch(context_, layer_norm_kernel<T, U>, start.shape, x.data<T>(), rows, n, aligned, p,
-             y.data<U>());
+      launch(context_, layer_norm_kernel<T, U>, start.shape, call.x.data<T>(), rows, n, aligned, p,
+             call.y.data<U>());
   });
   if (done) return;
-  ConvertedResult result(*this, y, statistics_of(x));
-  layer_norm(x, weight, bias, eps, result.tensor(), mean, rstd);
+  ConvertedResult result(*this, call.y, statistics_of(call.x));
+  layer_norm({.x = call.x,
+              .weight = weight,
+              .bias = bias,
+              .eps = call.eps,
+              .y = result.tensor(),
+              .mean = call.mean,
+              .rstd = call.rstd});
   result.finish();
 }
 
@@ -260,26 +266,34 @@ void weight_gradients(const Context& context, const Tensor& x, const Tensor& dy,
 
 using namespace cuda;
 
-void CudaBackend::layer_norm_backward(const Tensor& x, const Tensor& weight_in, const Tensor& mean,
-                                      const Tensor& rstd, const Tensor& dy, Tensor& dx,
-                                      Tensor& dweight, Tensor& dbias) {
-  const int64_t rows = rstd.numel(), n = rows != 0 ? x.numel() / rows : x.size(-1);
-  const Tensor weight = readable_weight(*this, weight_in, x.dtype());
-  ConvertedResult result(*this, dx, x.dtype());
-  const bool done = visit_with_wide(x.dtype(), dy.dtype(), [&]<class T, class U>() {
+void CudaBackend::layer_norm_backward(const NormBackwardCall& call) {
+  const int64_t rows = call.rstd.numel(), n = rows != 0 ? call.x.numel() / rows : call.x.size(-1);
+  const Tensor weight = readable_weight(*this, call.weight, call.x.dtype());
+  ConvertedResult result(*this, call.dx, call.x.dtype());
+  const bool done = visit_with_wide(call.x.dtype(), call.dy.dtype(), [&]<class T, class U>() {
     using C = compute_t<T>;
-    const RowScale<C> scale{mean.defined() ? mean.data<C>() : nullptr, rstd.data<C>()};
-    if (dx.defined() && rows > 0)
-      input_gradient<T, U>(context_, x, weight, dy, rows, n, scale, result.tensor());
-    if (!dweight.defined() && !dbias.defined()) return;
+    const RowScale<C> scale{call.mean.defined() ? call.mean.data<C>() : nullptr,
+                            call.rstd.data<C>()};
+    if (call.dx.defined() && rows > 0)
+      input_gradient<T, U>(context_, call.x, weight, call.dy, rows, n, scale, result.tensor());
+    if (!call.dweight.defined() && !call.dbias.defined()) return;
     constexpr int size = row_pack<T>;
-    if (n % size == 0 && packs_aligned(size, x, dy))
-      weight_gradients<T, U, size>(context_, x, dy, rows, n, scale, dweight, dbias);
-    else weight_gradients<T, U, 1>(context_, x, dy, rows, n, scale, dweight, dbias);
+    if (n % size == 0 && packs_aligned(size, call.x, call.dy))
+      weight_gradients<T, U, size>(context_, call.x, call.dy, rows, n, scale, call.dweight,
+                                   call.dbias);
+    else
+      weight_gradients<T, U, 1>(context_, call.x, call.dy, rows, n, scale, call.dweight,
+                                call.dbias);
   });
   if (done) return result.finish();
-  layer_norm_backward(x, weight, mean, rstd, converted(*this, dy, statistics_of(x)), dx, dweight,
-                      dbias);
+  layer_norm_backward({.x = call.x,
+                       .weight = weight,
+                       .mean = call.mean,
+                       .rstd = call.rstd,
+                       .dy = converted(*this, call.dy, statistics_of(call.x)),
+                       .dx = call.dx,
+                       .dweight = call.dweight,
+                       .dbias = call.dbias});
 }
 
 // Group norm over contiguous [n, c, spatial]: a group of channels of one image is a row, normalized
@@ -414,35 +428,44 @@ void group_gradients(const Context& context, const GroupSizes& s, const Tensor& 
 
 using namespace cuda;
 
-void CudaBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                             Tensor& y, Tensor& mean, Tensor& rstd) {
-  const GroupSizes s(x, rstd);
-  if (rstd.numel() == 0) return;
-  const bool done = visit_with_wide(x.dtype(), y.dtype(), [&]<class T, class U>() {
+void CudaBackend::group_norm(const NormCall& call) {
+  const GroupSizes s(call.x, call.rstd);
+  if (call.rstd.numel() == 0) return;
+  const bool done = visit_with_wide(call.x.dtype(), call.y.dtype(), [&]<class T, class U>() {
     using C = compute_t<T>;
     const RowLaunch start =
         row_launch(context_, s.images * s.groups, s.group_length(), row_pack<T>, held_packs<T>);
-    launch(context_, group_norm_kernel<T, U>, start.shape, x.data<T>(), s, start.warps,
-           packs_aligned(row_pack<T>, x, y), Operand(weight), Operand(bias), C(eps), mean.data<C>(),
-           rstd.data<C>(), y.data<U>());
+    launch(context_, group_norm_kernel<T, U>, start.shape, call.x.data<T>(), s, start.warps,
+           packs_aligned(row_pack<T>, call.x, call.y), Operand(call.weight), Operand(call.bias),
+           C(call.eps), call.mean.data<C>(), call.rstd.data<C>(), call.y.data<U>());
   });
   if (done) return;
-  ConvertedResult result(*this, y, statistics_of(x));
-  group_norm(x, weight, bias, eps, result.tensor(), mean, rstd);
+  ConvertedResult result(*this, call.y, statistics_of(call.x));
+  group_norm({.x = call.x,
+              .weight = call.weight,
+              .bias = call.bias,
+              .eps = call.eps,
+              .y = result.tensor(),
+              .mean = call.mean,
+              .rstd = call.rstd});
   result.finish();
 }
 
-void CudaBackend::group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                      const Tensor& rstd, const Tensor& dy, Tensor& dx,
-                                      Tensor& dweight, Tensor& dbias) {
-  ConvertedResult result(*this, dx, x.dtype());
-  const bool done = visit_with_wide(x.dtype(), dy.dtype(), [&]<class T, class U>() {
-    group_gradients<T, U>(context_, GroupSizes(x, rstd), x, weight, mean, rstd, dy, result.tensor(),
-                          dweight, dbias);
+void CudaBackend::group_norm_backward(const NormBackwardCall& call) {
+  ConvertedResult result(*this, call.dx, call.x.dtype());
+  const bool done = visit_with_wide(call.x.dtype(), call.dy.dtype(), [&]<class T, class U>() {
+    group_gradients<T, U>(context_, GroupSizes(call.x, call.rstd), call.x, call.weight, call.mean,
+                          call.rstd, call.dy, result.tensor(), call.dweight, call.dbias);
   });
   if (done) return result.finish();
-  group_norm_backward(x, weight, mean, rstd, converted(*this, dy, statistics_of(x)), dx, dweight,
-                      dbias);
+  group_norm_backward({.x = call.x,
+                       .weight = call.weight,
+                       .mean = call.mean,
+                       .rstd = call.rstd,
+                       .dy = converted(*this, call.dy, statistics_of(call.x)),
+                       .dx = call.dx,
+                       .dweight = call.dweight,
+                       .dbias = call.dbias});
 }
 
 }  // namespace halftone

@@ -246,27 +246,25 @@ __global__ void gru_backward_kernel(int64_t n, int64_t h, const T* gates, const 
 
 using namespace cuda;
 
-void CudaBackend::lstm_cell(const Tensor& x, const Tensor& recurrent_in, const Tensor& cell_before,
-                            Tensor& gates, Tensor& cell, Tensor& y) {
-  if (y.numel() == 0) return;
-  const Tensor recurrent = converted(*this, recurrent_in, cell.dtype());
-  visit_floating(x.dtype(), "lstm", [&]<class T>() {
+void CudaBackend::lstm_cell(const LstmCellCall& call) {
+  if (call.y.numel() == 0) return;
+  const Tensor recurrent = converted(*this, call.recurrent, call.cell.dtype());
+  visit_floating(call.x.dtype(), "lstm", [&]<class T>() {
     using C = compute_t<T>;
-    launch(context_, lstm_kernel<T, C>, shape_for(context_, y.numel()), y.size(0), y.size(1),
-           x.data<T>(), recurrent.data<C>(), cell_before.data<C>(), gates.data<T>(), cell.data<C>(),
-           y.data<T>());
+    launch(context_, lstm_kernel<T, C>, shape_for(context_, call.y.numel()), call.y.size(0),
+           call.y.size(1), call.x.data<T>(), recurrent.data<C>(), call.cell_before.data<C>(),
+           call.gates.data<T>(), call.cell.data<C>(), call.y.data<T>());
   });
 }
 
-void CudaBackend::lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
-                                     const Tensor& cell, const Tensor& dy, const Tensor& dstate,
-                                     Tensor& dcell, Tensor& dgates) {
-  if (dy.numel() == 0) return;
-  visit_floating(gates.dtype(), "lstm", [&]<class T>() {
+void CudaBackend::lstm_cell_backward(const LstmCellBackwardCall& call) {
+  if (call.dy.numel() == 0) return;
+  visit_floating(call.gates.dtype(), "lstm", [&]<class T>() {
     using C = compute_t<T>;
-    launch(context_, lstm_backward_kernel<T, C>, shape_for(context_, dy.numel()), dy.size(0),
-           dy.size(1), gates.data<T>(), cell_before.data<C>(), cell.data<C>(), dy.data<T>(),
-           dstate.data<C>(), dcell.data<C>(), dgates.data<T>());
+    launch(context_, lstm_backward_kernel<T, C>, shape_for(context_, call.dy.numel()),
+           call.dy.size(0), call.dy.size(1), call.gates.data<T>(), call.cell_before.data<C>(),
+           call.cell.data<C>(), call.dy.data<T>(), call.dstate.data<C>(), call.dcell.data<C>(),
+           call.dgates.data<T>());
   });
 }
 
@@ -281,14 +279,13 @@ void CudaBackend::gru_cell(const Tensor& x, const Tensor& recurrent_in, const Te
   });
 }
 
-void CudaBackend::gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
-                                    Tensor& dstate, Tensor& dx, Tensor& drecurrent) {
-  if (dy.numel() == 0) return;
-  visit_floating(gates.dtype(), "gru", [&]<class T>() {
+void CudaBackend::gru_cell_backward(const GruCellBackwardCall& call) {
+  if (call.dy.numel() == 0) return;
+  visit_floating(call.gates.dtype(), "gru", [&]<class T>() {
     using C = compute_t<T>;
-    launch(context_, gru_backward_kernel<T, C>, shape_for(context_, dy.numel()), dy.size(0),
-           dy.size(1), gates.data<T>(), state.data<T>(), dy.data<T>(), dstate.data<C>(),
-           dx.data<T>(), drecurrent.data<T>());
+    launch(context_, gru_backward_kernel<T, C>, shape_for(context_, call.dy.numel()),
+           call.dy.size(0), call.dy.size(1), call.gates.data<T>(), call.state.data<T>(),
+           call.dy.data<T>(), call.dstate.data<C>(), call.dx.data<T>(), call.drecurrent.data<T>());
   });
 }
 

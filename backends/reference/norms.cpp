@@ -56,42 +56,36 @@ struct Channels {
 
 }  // namespace
 
-void ReferenceBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance,
-                                  double eps, const Tensor& weight, const Tensor& bias,
-                                  const Tensor& residual, bool relu, Tensor& y) {
-  const Matrix size = pixels_of(x);
-  Channels channels(size.columns, mean, variance, eps, weight);
+void ReferenceBackend::batch_norm(const BatchNormCall& call) {
+  const Matrix size = pixels_of(call.x);
+  Channels channels(size.columns, call.mean, call.variance, call.eps, call.weight);
   Workspace<double> shift(size.columns);
-  load_or(0, bias, 0, size.columns, shift.data());
+  load_or(0, call.bias, 0, size.columns, shift.data());
   each_row(size.rows, size.columns, [&](int64_t row) {
     each_block(size.columns, [&](int64_t first, int64_t count) {
       double values[block_length], others[block_length];
-      load(x, row * size.columns + first, count, values);
-      load(residual, row * size.columns + first, count, others);
+      load(call.x, row * size.columns + first, count, values);
+      load(call.residual, row * size.columns + first, count, others);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t c = first + i;
         const double x_hat = (values[i] - channels.mean[c]) * channels.rstd[c];
         values[i] = x_hat * channels.weight[c] + shift[c] + others[i];
-        if (relu && values[i] < 0) values[i] = 0;
+        if (call.relu && values[i] < 0) values[i] = 0;
       }
-      store(values, count, y, row * size.columns + first);
+      store(values, count, call.y, row * size.columns + first);
     });
   });
 }
 
-void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
-                                           const Tensor& variance, double eps, const Tensor& weight,
-                                           const Tensor& relu_output, const Tensor& dy,
-                                           bool training, Tensor& dx, Tensor& dweight,
-                                           Tensor& dbias, Tensor& dresidual) {
-  const Matrix size = pixels_of(x);
-  Channels channels(size.columns, mean, variance, eps, weight);
+void ReferenceBackend::batch_norm_backward(const BatchNormBackwardCall& call) {
+  const Matrix size = pixels_of(call.x);
+  Channels channels(size.columns, call.mean, call.variance, call.eps, call.weight);
   const auto load_block = [&](int64_t row, int64_t first, int64_t count, double* d, double* x_hat) {
-    load(x, row * size.columns + first, count, x_hat);
-    load(dy, row * size.columns + first, count, d);
-    if (relu_output.defined()) {
+    load(call.x, row * size.columns + first, count, x_hat);
+    load(call.dy, row * size.columns + first, count, d);
+    if (call.relu_output.defined()) {
       double output[block_length];
-      load(relu_output, row * size.columns + first, count, output);
+      load(call.relu_output, row * size.columns + first, count, output);
       for (int64_t i = 0; i < count; ++i)
         if (!(output[i] > 0)) d[i] = 0;
     }
@@ -107,23 +101,23 @@ void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
                   for (int64_t i = 0; i < count; ++i)
                     partial[i] += d[i] * x_hat[i], partial[size.columns + i] += d[i];
                 });
-  store_sums(sums.data(), size.columns, dweight);
-  store_sums(sums.data() + size.columns, size.columns, dbias);
-  if (!dx.defined() && !dresidual.defined()) return;
+  store_sums(sums.data(), size.columns, call.dweight);
+  store_sums(sums.data() + size.columns, size.columns, call.dbias);
+  if (!call.dx.defined() && !call.dresidual.defined()) return;
 
   // In evaluation mode, mean and variance are constants, so dx = weight rstd dy.
-  const double share = training ? 1 / double(size.rows) : 0.0;
+  const double share = call.training ? 1 / double(size.rows) : 0.0;
   each_row(size.rows, size.columns, [&](int64_t row) {
     each_block(size.columns, [&](int64_t first, int64_t count) {
       double d[block_length], x_hat[block_length];
       load_block(row, first, count, d, x_hat);
-      if (dresidual.defined()) store(d, count, dresidual, row * size.columns + first);
-      for (int64_t i = 0; dx.defined() && i < count; ++i) {
+      if (call.dresidual.defined()) store(d, count, call.dresidual, row * size.columns + first);
+      for (int64_t i = 0; call.dx.defined() && i < count; ++i) {
         const int64_t c = first + i;
         const double mean_d_x_hat = sums[c] * share, mean_d = sums[size.columns + c] * share;
         d[i] = channels.weight[c] * channels.rstd[c] * (d[i] - mean_d - x_hat[i] * mean_d_x_hat);
       }
-      if (dx.defined()) store(d, count, dx, row * size.columns + first);
+      if (call.dx.defined()) store(d, count, call.dx, row * size.columns + first);
     });
   });
 }
@@ -158,20 +152,20 @@ double channel_value(const Tensor& x, int64_t channel, double otherwise) {
 
 }  // namespace
 
-void ReferenceBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                  double eps, Tensor& y, Tensor& mean, Tensor& rstd) {
-  const GroupSizes s(x, rstd);
+void ReferenceBackend::group_norm(const NormCall& call) {
+  const GroupSizes s(call.x, call.rstd);
   each_row(s.images * s.groups, s.group_length(), [&](int64_t group) {
-    const Moments moments = moments_of(x, group * s.group_length(), s.group_length(), true);
-    const double scale = 1 / std::sqrt(moments.variance + eps);
-    store_one(moments.mean, mean, group);
-    store_one(scale, rstd, group);
+    const Moments moments = moments_of(call.x, group * s.group_length(), s.group_length(), true);
+    const double scale = 1 / std::sqrt(moments.variance + call.eps);
+    store_one(moments.mean, call.mean, group);
+    store_one(scale, call.rstd, group);
     s.each_block_of(group, [&](int64_t channel, int64_t begin, int64_t count) {
-      const double w = channel_value(weight, channel, 1), b = channel_value(bias, channel, 0);
+      const double w = channel_value(call.weight, channel, 1),
+                   b = channel_value(call.bias, channel, 0);
       double values[block_length];
-      load(x, begin, count, values);
+      load(call.x, begin, count, values);
       for (int64_t i = 0; i < count; ++i) values[i] = (values[i] - moments.mean) * scale * w + b;
-      store(values, count, y, begin);
+      store(values, count, call.y, begin);
     });
   });
 }
@@ -226,17 +220,16 @@ struct GroupNormGradient {
 
 }  // namespace
 
-void ReferenceBackend::group_norm_backward(const Tensor& x, const Tensor& weight,
-                                           const Tensor& mean, const Tensor& rstd, const Tensor& dy,
-                                           Tensor& dx, Tensor& dweight, Tensor& dbias) {
-  const GroupNormGradient gradient{x, weight, mean, rstd, dy, GroupSizes(x, rstd)};
+void ReferenceBackend::group_norm_backward(const NormBackwardCall& call) {
+  const GroupNormGradient gradient{call.x,    call.weight, call.mean,
+                                   call.rstd, call.dy,     GroupSizes(call.x, call.rstd)};
   const GroupSizes& s = gradient.s;
-  if (dx.defined())
+  if (call.dx.defined())
     each_row(s.images * s.groups, s.group_length(),
-             [&](int64_t group) { gradient.write_dx(group, dx); });
-  if (!dweight.defined() && !dbias.defined()) return;
+             [&](int64_t group) { gradient.write_dx(group, call.dx); });
+  if (!call.dweight.defined() && !call.dbias.defined()) return;
   parallel_tasks(s.channels, [&](int64_t channel) {
-    gradient.write_weight_gradients(channel, dweight, dbias);
+    gradient.write_weight_gradients(channel, call.dweight, call.dbias);
   });
 }
 
@@ -253,22 +246,21 @@ double mean_of_row(const Tensor& mean, int64_t row) {
 
 }  // namespace
 
-void ReferenceBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                  double eps, Tensor& y, Tensor& mean, Tensor& rstd) {
-  const int64_t rows = rstd.numel(), n = rows == 0 ? 0 : x.numel() / rows;
+void ReferenceBackend::layer_norm(const NormCall& call) {
+  const int64_t rows = call.rstd.numel(), n = rows == 0 ? 0 : call.x.numel() / rows;
   each_row(rows, n, [&](int64_t row) {
-    const Moments moments = moments_of(x, row * n, n, mean.defined());
-    const double scale = 1 / std::sqrt(moments.variance + eps);
-    if (mean.defined()) store_one(moments.mean, mean, row);
-    store_one(scale, rstd, row);
+    const Moments moments = moments_of(call.x, row * n, n, call.mean.defined());
+    const double scale = 1 / std::sqrt(moments.variance + call.eps);
+    if (call.mean.defined()) store_one(moments.mean, call.mean, row);
+    store_one(scale, call.rstd, row);
     each_block(n, [&](int64_t first, int64_t count) {
       double values[block_length], w[block_length], b[block_length];
-      load(x, row * n + first, count, values);
-      load_or(1, weight, first, count, w);
-      load_or(0, bias, first, count, b);
+      load(call.x, row * n + first, count, values);
+      load_or(1, call.weight, first, count, w);
+      load_or(0, call.bias, first, count, b);
       for (int64_t i = 0; i < count; ++i)
         values[i] = (values[i] - moments.mean) * scale * w[i] + b[i];
-      store(values, count, y, row * n + first);
+      store(values, count, call.y, row * n + first);
     });
   });
 }
@@ -310,18 +302,16 @@ struct LayerNormGradient {
 
 }  // namespace
 
-void ReferenceBackend::layer_norm_backward(const Tensor& x, const Tensor& weight,
-                                           const Tensor& mean, const Tensor& rstd, const Tensor& dy,
-                                           Tensor& dx, Tensor& dweight, Tensor& dbias) {
-  const int64_t rows = rstd.numel();
-  const int64_t n = rows != 0 ? x.numel() / rows : x.size(-1);
-  const LayerNormGradient gradient{x, weight, mean, rstd, dy, n};
-  if (dx.defined()) each_row(rows, n, [&](int64_t row) { gradient.write_dx(row, dx); });
-  if (!dweight.defined() && !dbias.defined()) return;
+void ReferenceBackend::layer_norm_backward(const NormBackwardCall& call) {
+  const int64_t rows = call.rstd.numel();
+  const int64_t n = rows != 0 ? call.x.numel() / rows : call.x.size(-1);
+  const LayerNormGradient gradient{call.x, call.weight, call.mean, call.rstd, call.dy, n};
+  if (call.dx.defined()) each_row(rows, n, [&](int64_t row) { gradient.write_dx(row, call.dx); });
+  if (!call.dweight.defined() && !call.dbias.defined()) return;
 
   Workspace<double> sums(2 * n);  // of dy x_hat, of dy
   const Tensor no_weight;
-  const LayerNormGradient unweighted{x, no_weight, mean, rstd, dy, n};
+  const LayerNormGradient unweighted{call.x, no_weight, call.mean, call.rstd, call.dy, n};
   sum_over_rows({rows, n}, 2, sums.data(),
                 [&](int64_t row, int64_t column, int64_t count, double* partial) {
                   double d[block_length], x_hat[block_length];
@@ -329,8 +319,8 @@ void ReferenceBackend::layer_norm_backward(const Tensor& x, const Tensor& weight
                   for (int64_t i = 0; i < count; ++i)
                     partial[i] += d[i] * x_hat[i], partial[n + i] += d[i];
                 });
-  store_sums(sums.data(), n, dweight);
-  store_sums(sums.data() + n, n, dbias);
+  store_sums(sums.data(), n, call.dweight);
+  store_sums(sums.data() + n, n, call.dbias);
 }
 
 // Softmax, its logarithm and log(sum(exp)) along rows: y = exp(x - log(sum(exp(x)))). Rows of any

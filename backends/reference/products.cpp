@@ -197,14 +197,12 @@ class Weights {
 int64_t heads_in(const Tensor& x) { return x.shape()[0] * x.shape()[1]; }
 }  // namespace
 
-void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const Tensor& mask, const AttentionSettings& settings, Tensor& y,
-                                 Tensor& log_sum_exp) {
-  const int64_t l = q.shape()[2], s = k.shape()[2], ev = v.shape()[3];
-  parallel_tasks(heads_in(q), [&](int64_t head) {
-    Weights weights(q, k, mask, settings, head);
-    const Head results(y, head);
-    Rows values(v, head / sharing(q, k));
+void ReferenceBackend::attention(const AttentionCall& call) {
+  const int64_t l = call.q.shape()[2], s = call.k.shape()[2], ev = call.v.shape()[3];
+  parallel_tasks(heads_in(call.q), [&](int64_t head) {
+    Weights weights(call.q, call.k, call.mask, call.settings, head);
+    const Head results(call.y, head);
+    Rows values(call.v, head / sharing(call.q, call.k));
     Workspace<double> row(s), result(ev);
     for (int64_t i = 0; i < l; ++i) {
       weights.scores(i, row.data());
@@ -220,36 +218,35 @@ void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor&
       }
       results.store_row(i, result.data());
       const int64_t place = head * l + i;
-      if (log_sum_exp.shape()[0] == 1) {
-        store_one(total.value(), log_sum_exp, place);
+      if (call.log_sum_exp.shape()[0] == 1) {
+        store_one(total.value(), call.log_sum_exp, place);
       } else {
-        store_one(total.shift, log_sum_exp, place);
-        store_one(total.sum, log_sum_exp, heads_in(q) * l + place);
+        store_one(total.shift, call.log_sum_exp, place);
+        store_one(total.sum, call.log_sum_exp, heads_in(call.q) * l + place);
       }
     }
   });
 }
 
-void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                          const Tensor& mask, const AttentionSettings& settings,
-                                          const Tensor&, const Tensor& log_sum_exp,
-                                          const Tensor& dy, Tensor& dq, Tensor& dk, Tensor& dv) {
-  const int64_t l = q.shape()[2], s = k.shape()[2], e = q.shape()[3], ev = v.shape()[3];
-  const int64_t group = sharing(q, k);
-  parallel_tasks(heads_in(k), [&](int64_t key_head) {
-    Rows values(v, key_head);
+void ReferenceBackend::attention_backward(const AttentionBackwardCall& call) {
+  const int64_t l = call.q.shape()[2], s = call.k.shape()[2], e = call.q.shape()[3],
+                ev = call.v.shape()[3];
+  const int64_t group = sharing(call.q, call.k);
+  parallel_tasks(heads_in(call.k), [&](int64_t key_head) {
+    Rows values(call.v, key_head);
     Workspace<double> w(s), g(s), dquery(e), dkeys(s * e), dvalues(s * ev);
     std::fill_n(dkeys.data(), dkeys.size(), 0.0);
     std::fill_n(dvalues.data(), dvalues.size(), 0.0);
     const auto add_head = [&](int64_t head) {
-      Weights weights(q, k, mask, settings, head);
-      Rows gradients(dy, head);
+      Weights weights(call.q, call.k, call.mask, call.settings, head);
+      Rows gradients(call.dy, head);
       for (int64_t i = 0; i < l; ++i) {
         weights.scores(i, w.data());
         const double *query = weights.query(i), *gradient = gradients[i];
-        const double shift = load_one(log_sum_exp, head * l + i);
-        const double total =
-            log_sum_exp.shape()[0] == 1 ? 1 : load_one(log_sum_exp, heads_in(q) * l + head * l + i);
+        const double shift = load_one(call.log_sum_exp, head * l + i);
+        const double total = call.log_sum_exp.shape()[0] == 1
+                                 ? 1
+                                 : load_one(call.log_sum_exp, heads_in(call.q) * l + head * l + i);
         CompensatedSum sums, total_weight;
         for (int64_t j = 0; j < s; ++j) {
           const double kept = weights.kept(i, j);
@@ -263,19 +260,19 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
         const double all = total_weight.value(), sum = all != 0 ? sums.value() / all : 0.0;
         std::fill_n(dquery.data(), e, 0.0);
         for (int64_t j = 0; j < s; ++j) {
-          const double ds = settings.scale * w[j] * (g[j] - sum);
+          const double ds = call.settings.scale * w[j] * (g[j] - sum);
           for (int64_t c = 0; c < e; ++c) {
             dquery[c] += ds * weights.key(j)[c];
             dkeys[j * e + c] += ds * query[c];
           }
         }
-        Head(dq, head).store_row(i, dquery.data());
+        Head(call.dq, head).store_row(i, dquery.data());
       }
     };
     for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) add_head(head);
     for (int64_t j = 0; j < s; ++j) {
-      Head(dk, key_head).store_row(j, dkeys.data() + j * e);
-      Head(dv, key_head).store_row(j, dvalues.data() + j * ev);
+      Head(call.dk, key_head).store_row(j, dkeys.data() + j * e);
+      Head(call.dv, key_head).store_row(j, dvalues.data() + j * ev);
     }
   });
 }
@@ -300,23 +297,21 @@ struct Exact {
 };
 }  // namespace
 
-void ReferenceBackend::lstm_cell(const Tensor& x, const Tensor& recurrent,
-                                 const Tensor& cell_before, Tensor& gates, Tensor& cell,
-                                 Tensor& y) {
-  reference::lstm_cell(Exact{}, x, recurrent, cell_before, gates, cell, y);
+void ReferenceBackend::lstm_cell(const LstmCellCall& call) {
+  reference::lstm_cell(Exact{}, call.x, call.recurrent, call.cell_before, call.gates, call.cell,
+                       call.y);
 }
-void ReferenceBackend::lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
-                                          const Tensor& cell, const Tensor& dy,
-                                          const Tensor& dstate, Tensor& dcell, Tensor& dgates) {
-  reference::lstm_cell_backward(Exact{}, gates, cell_before, cell, dy, dstate, dcell, dgates);
+void ReferenceBackend::lstm_cell_backward(const LstmCellBackwardCall& call) {
+  reference::lstm_cell_backward(Exact{}, call.gates, call.cell_before, call.cell, call.dy,
+                                call.dstate, call.dcell, call.dgates);
 }
 void ReferenceBackend::gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
                                 Tensor& gates, Tensor& y) {
   reference::gru_cell(Exact{}, x, recurrent, state, gates, y);
 }
-void ReferenceBackend::gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
-                                         Tensor& dstate, Tensor& dx, Tensor& drecurrent) {
-  reference::gru_cell_backward(Exact{}, gates, state, dy, dstate, dx, drecurrent);
+void ReferenceBackend::gru_cell_backward(const GruCellBackwardCall& call) {
+  reference::gru_cell_backward(Exact{}, call.gates, call.state, call.dy, call.dstate, call.dx,
+                               call.drecurrent);
 }
 
 }  // namespace halftone

@@ -49,28 +49,55 @@ void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
   // Weights of short floats are rounded before they are multiplied by the values. Each is off by at
   // most half an epsilon of the dtype, and their sum is 1, or what dropout makes of it.
   const double of_weights = size_of(dtype) < 4 ? 2 * epsilon(dtype) / epsilon(f32) : 0;
-  check_against_reference(
-      {q, k, v, mask}, {y}, 64 + of_weights * largest_of(v),
-      [&](Backend& backend, const Tensors& in, Tensors& out) {
-        Tensor aside = empty(log_sum_exp.shape(), log_sum_exp.dtype(), out[0].device());
-        backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, out[0], aside);
-      });
-  check_against_reference(
-      {q, k, v, mask}, {log_sum_exp}, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
-        Tensor aside = empty(y.shape(), dtype, out[0].device());
-        backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, aside, out[0]);
-      });
+  check_against_reference({q, k, v, mask}, {y}, 64 + of_weights * largest_of(v),
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            Tensor aside =
+                                empty(log_sum_exp.shape(), log_sum_exp.dtype(), out[0].device());
+                            backend.attention({.q = in[0],
+                                               .k = in[1],
+                                               .v = in[2],
+                                               .mask = expanded(in[3]),
+                                               .settings = settings,
+                                               .y = out[0],
+                                               .log_sum_exp = aside});
+                          });
+  check_against_reference({q, k, v, mask}, {log_sum_exp}, 64,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            Tensor aside = empty(y.shape(), dtype, out[0].device());
+                            backend.attention({.q = in[0],
+                                               .k = in[1],
+                                               .v = in[2],
+                                               .mask = expanded(in[3]),
+                                               .settings = settings,
+                                               .y = aside,
+                                               .log_sum_exp = out[0]});
+                          });
   const CpuBackendScope reference("reference");
-  backend_for(q).attention(q, k, v, expanded(mask), settings, y, log_sum_exp);
+  backend_for(q).attention({.q = q,
+                            .k = k,
+                            .v = v,
+                            .mask = expanded(mask),
+                            .settings = settings,
+                            .y = y,
+                            .log_sum_exp = log_sum_exp});
   // Backward computes sum(w g) of a query from its rounded y, and bf16 gradients of scores are
   // rounded.
   const double rounding = 8 * epsilon(dtype) / epsilon(statistics(dtype));
-  check_against_reference(
-      {q, k, v, mask, y, log_sum_exp, dy}, {empty_like(q), empty_like(k), empty_like(v)},
-      256 + rounding, [&](Backend& backend, const Tensors& in, Tensors& out) {
-        backend.attention_backward(in[0], in[1], in[2], expanded(in[3]), settings, in[4], in[5],
-                                   in[6], out[0], out[1], out[2]);
-      });
+  check_against_reference({q, k, v, mask, y, log_sum_exp, dy},
+                          {empty_like(q), empty_like(k), empty_like(v)}, 256 + rounding,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.attention_backward({.q = in[0],
+                                                        .k = in[1],
+                                                        .v = in[2],
+                                                        .mask = expanded(in[3]),
+                                                        .settings = settings,
+                                                        .y = in[4],
+                                                        .log_sum_exp = in[5],
+                                                        .dy = in[6],
+                                                        .dq = out[0],
+                                                        .dk = out[1],
+                                                        .dv = out[2]});
+                          });
 }
 
 constexpr Kind kinds[] = {Kind::plain, Kind::causal, Kind::condition, Kind::added, Kind::dropout};

@@ -324,14 +324,24 @@ TEST_CASE("kernels: steps of recurrent cells") {
       check_against_reference({random(4 * h, dtype), random(4 * h, wide), random(h, wide)},
                               {result(4 * h, dtype), result(h, wide), result(h, dtype)}, 16,
                               [](Backend& backend, const Tensors& in, Tensors& out) {
-                                backend.lstm_cell(in[0], in[1], in[2], out[0], out[1], out[2]);
+                                backend.lstm_cell({.x = in[0],
+                                                   .recurrent = in[1],
+                                                   .cell_before = in[2],
+                                                   .gates = out[0],
+                                                   .cell = out[1],
+                                                   .y = out[2]});
                               });
       check_against_reference({random(4 * h, dtype), random(h, wide), random(h, wide),
                                random(h, dtype), random(h, wide)},
                               {random(h, wide), result(4 * h, dtype)}, 64,
                               [](Backend& backend, const Tensors& in, Tensors& out) {
-                                backend.lstm_cell_backward(in[0], in[1], in[2], in[3], in[4],
-                                                           out[0], out[1]);
+                                backend.lstm_cell_backward({.gates = in[0],
+                                                            .cell_before = in[1],
+                                                            .cell = in[2],
+                                                            .dy = in[3],
+                                                            .dstate = in[4],
+                                                            .dcell = out[0],
+                                                            .dgates = out[1]});
                               });
       check_against_reference({random(3 * h, dtype), random(3 * h, wide), random(h, dtype)},
                               {result(4 * h, dtype), result(h, dtype)}, 16,
@@ -341,8 +351,12 @@ TEST_CASE("kernels: steps of recurrent cells") {
       check_against_reference({random(4 * h, dtype), random(h, dtype), random(h, dtype)},
                               {random(h, wide), result(3 * h, dtype), result(3 * h, dtype)}, 64,
                               [](Backend& backend, const Tensors& in, Tensors& out) {
-                                backend.gru_cell_backward(in[0], in[1], in[2], out[0], out[1],
-                                                          out[2]);
+                                backend.gru_cell_backward({.gates = in[0],
+                                                           .state = in[1],
+                                                           .dy = in[2],
+                                                           .dstate = out[0],
+                                                           .dx = out[1],
+                                                           .drecurrent = out[2]});
                               });
     }
 }

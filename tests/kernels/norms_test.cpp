@@ -38,7 +38,13 @@ void check_layer_norm(const NormCase& c) {
   const double epsilons = 400 + double(c.n) / 8;
   check_against_reference({x, weight, bias}, {empty({c.rows, c.n}, c.result), mean, rstd}, epsilons,
                           [](Backend& backend, const Tensors& in, Tensors& out) {
-                            backend.layer_norm(in[0], in[1], in[2], 1e-5, out[0], out[1], out[2]);
+                            backend.layer_norm({.x = in[0],
+                                                .weight = in[1],
+                                                .bias = in[2],
+                                                .eps = 1e-5,
+                                                .y = out[0],
+                                                .mean = out[1],
+                                                .rstd = out[2]});
                           });
   const Tensor dy = randn({c.rows, c.n}, c.result), in = randn({c.rows, c.n}, c.dtype),
                scales = rand({c.rows}, wide);
@@ -49,8 +55,14 @@ void check_layer_norm(const NormCase& c) {
                           {empty_like(in), empty_like(weight), empty_like(weight)},
                           8 + 4 * std::sqrt(double(c.rows + c.n)),
                           [](Backend& backend, const Tensors& from, Tensors& out) {
-                            backend.layer_norm_backward(from[0], from[1], from[2], from[3], from[4],
-                                                        out[0], out[1], out[2]);
+                            backend.layer_norm_backward({.x = from[0],
+                                                         .weight = from[1],
+                                                         .mean = from[2],
+                                                         .rstd = from[3],
+                                                         .dy = from[4],
+                                                         .dx = out[0],
+                                                         .dweight = out[1],
+                                                         .dbias = out[2]});
                           });
 }
 
@@ -77,8 +89,13 @@ TEST_CASE("kernels: group norm and its gradient") {
         INFO(described(x), ", groups ", groups);
         check_against_reference({x, weight, bias}, {empty_like(x), statistic, statistic}, 400,
                                 [](Backend& backend, const Tensors& in, Tensors& out) {
-                                  backend.group_norm(in[0], in[1], in[2], 1e-1, out[0], out[1],
-                                                     out[2]);
+                                  backend.group_norm({.x = in[0],
+                                                      .weight = in[1],
+                                                      .bias = in[2],
+                                                      .eps = 1e-1,
+                                                      .y = out[0],
+                                                      .mean = out[1],
+                                                      .rstd = out[2]});
                                 });
         const Tensor means = spatial == 1 && groups == 6 ? x.view_as({2, 6}, {6, 1}, 0).to(wide)
                                                          : randn({2, groups}, wide);
@@ -86,8 +103,14 @@ TEST_CASE("kernels: group norm and its gradient") {
             {x, weight, means, rand({2, groups}, wide), randn({2, 6, spatial}, dtype)},
             {empty_like(x), empty_like(weight), empty_like(weight)}, 200,
             [](Backend& backend, const Tensors& in, Tensors& out) {
-              backend.group_norm_backward(in[0], in[1], in[2], in[3], in[4], out[0], out[1],
-                                          out[2]);
+              backend.group_norm_backward({.x = in[0],
+                                           .weight = in[1],
+                                           .mean = in[2],
+                                           .rstd = in[3],
+                                           .dy = in[4],
+                                           .dx = out[0],
+                                           .dweight = out[1],
+                                           .dbias = out[2]});
             });
       }
 }
@@ -114,17 +137,33 @@ void check_batch_norm(const BatchCase& c) {
                           });
   check_against_reference({x, mean, variance, weight, bias, residual}, {empty_like(x)}, 64,
                           [&](Backend& backend, const Tensors& in, Tensors& out) {
-                            backend.batch_norm(in[0], in[1], in[2], 1e-1, in[3], in[4], in[5],
-                                               c.relu, out[0]);
+                            backend.batch_norm({.x = in[0],
+                                                .mean = in[1],
+                                                .variance = in[2],
+                                                .eps = 1e-1,
+                                                .weight = in[3],
+                                                .bias = in[4],
+                                                .residual = in[5],
+                                                .relu = c.relu,
+                                                .y = out[0]});
                           });
   const Tensor output = c.relu ? random() : Tensor{};
   const Tensor dresidual = c.adds ? empty_like(x) : Tensor{};
   check_against_reference({x, mean, variance, weight, output, random()},
                           {empty_like(x), empty_like(weight), empty_like(bias), dresidual}, 1000,
                           [&](Backend& backend, const Tensors& in, Tensors& out) {
-                            backend.batch_norm_backward(in[0], in[1], in[2], 1e-1, in[3], in[4],
-                                                        in[5], c.training, out[0], out[1], out[2],
-                                                        out[3]);
+                            backend.batch_norm_backward({.x = in[0],
+                                                         .mean = in[1],
+                                                         .variance = in[2],
+                                                         .eps = 1e-1,
+                                                         .weight = in[3],
+                                                         .relu_output = in[4],
+                                                         .dy = in[5],
+                                                         .training = c.training,
+                                                         .dx = out[0],
+                                                         .dweight = out[1],
+                                                         .dbias = out[2],
+                                                         .dresidual = out[3]});
                           });
 }
 

@@ -207,24 +207,24 @@ constexpr std::string_view not_taken = "a mask, dropout, shared heads, or no sho
                            too_short = "short, and no plan is kept for such a length";
 }  // namespace
 
-bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-               const Tensor& mask, const AttentionSettings& settings, Tensor& y,
-               Tensor& statistics) {
-  if (!takes(q, k, v, mask, settings))
+bool attention(Context& context, const AttentionCall& call) {
+  const Tensor &q = call.q, &k = call.k, &v = call.v;
+  const AttentionSettings& settings = call.settings;
+  if (!takes(q, k, v, call.mask, settings))
     return left_to_own_kernels(Family::attention, q, k, v, not_taken);
   switch (route_of(q, k, settings)) {
     case AttentionRoute::own_kernels:
       return left_to_own_kernels(Family::attention, q, k, v, too_short);
     case AttentionRoute::library: break;
     case AttentionRoute::lengthened:
-      return attention_lengthened(context, q, k, v, y, statistics,
+      return attention_lengthened(context, q, k, v, call.y, call.log_sum_exp,
                                   [&](const Tensor& longer_q, const Tensor& longer_k,
                                       const Tensor& longer_v, Tensor& longer_y, Tensor& sums) {
                                     return forward_of(context, longer_q, longer_k, longer_v,
                                                       settings, longer_y, sums);
                                   });
   }
-  return forward_of(context, q, k, v, settings, y, statistics);
+  return forward_of(context, q, k, v, settings, call.y, call.log_sum_exp);
 }
 
 namespace {
@@ -276,16 +276,16 @@ BackwardTensors part(const BackwardTensors& all, int64_t image, int64_t images, 
 
 /// Runs as many images, or heads of one image, at a time as the workspace can hold scores for. If a
 /// later part is declined, the own kernels write all results again.
-bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const Tensor& mask, const AttentionSettings& settings, const Tensor& y,
-                        const Tensor& statistics, const Tensor& dy, Tensor& dq, Tensor& dk,
-                        Tensor& dv) {
+bool attention_backward(Context& context, const AttentionBackwardCall& call) {
+  const Tensor &q = call.q, &k = call.k, &v = call.v;
+  const AttentionSettings& settings = call.settings;
   constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
-  if (!takes(q, k, v, mask, settings))
+  if (!takes(q, k, v, call.mask, settings))
     return left_to_own_kernels(Family::attention_backward, q, k, v, not_taken);
   if (route_of(q, k, settings) == AttentionRoute::own_kernels)
     return left_to_own_kernels(Family::attention_backward, q, k, v, too_short);
-  const BackwardTensors all{q, k, v, y, in_one_part(statistics), dy, dq, dk, dv};
+  const BackwardTensors all{q,       k,       v,       call.y, in_one_part(call.log_sum_exp),
+                            call.dy, call.dq, call.dk, call.dv};
   const int64_t count = q.shape()[0], head_count = q.shape()[1];
   const int64_t fitting = largest_scores / (q.shape()[2] * k.shape()[2] * size_of(q.dtype()));
   if (fitting == 0) return false;
@@ -457,15 +457,8 @@ bool conv_backward_data(Context&, const Tensor&, const Tensor&, const ConvGeomet
 bool conv_backward_weights(Context&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
   return false;
 }
-bool attention(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-               const AttentionSettings&, Tensor&, Tensor&) {
-  return false;
-}
-bool attention_backward(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                        const AttentionSettings&, const Tensor&, const Tensor&, const Tensor&,
-                        Tensor&, Tensor&, Tensor&) {
-  return false;
-}
+bool attention(Context&, const AttentionCall&) { return false; }
+bool attention_backward(Context&, const AttentionBackwardCall&) { return false; }
 }  // namespace halftone::cuda::cudnn
 
 #endif
