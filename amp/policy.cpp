@@ -417,9 +417,7 @@ class Reader {
       return files::read_text(where_, path, 1 << 20);
     } catch (const FormatError& error) {
       const std::string at = asked.empty() ? "" : std::string(asked) + ": ";
-      const std::string_view message = error.what();
-      const std::size_t begin = std::min(message.find("] ") + 2, message.size());
-      fail<FormatError>(where_, at, printable(std::string(message.substr(begin))));
+      fail<FormatError>(where_, at, printable(error.message()));
     }
   }
 
@@ -634,10 +632,8 @@ void require_readable(const std::string& text, const Policy& file) {
   try {
     again = read_text(text, "again");
   } catch (const FormatError& error) {
-    const std::string_view message = error.what();
-    const std::size_t begin = message.find("] ");
-    fail<UsageError>("policy.write", printable(name), " is none that a file can say: ",
-                     message.substr(begin == std::string_view::npos ? 0 : begin + 2));
+    fail<UsageError>("policy.write", printable(name),
+                     " is none that a file can say: ", error.message());
   }
   if (again->rules != file.rules || text_of(*again) != text)
     fail<UsageError>(

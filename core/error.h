@@ -63,8 +63,18 @@ class PlainPrintf {
 // fail<ShapeError>("matmul", "inner sizes differ: ", a, " and ", b, ". ...") builds and throws one.
 // Mistakes of users throw; mistakes of this library are `assert`s.
 
-struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+class Error : public std::runtime_error {
+ public:
+  /// head: how many characters of the text are "[op] ".
+  explicit Error(const std::string& text, std::size_t head = 0)
+      : std::runtime_error(text), head_(head) {}
+  /// Returns the text without "[op] ".
+  std::string_view message() const { return std::string_view(what()).substr(head_); }
+  /// Returns the message without its last sentence, which says what to do.
+  std::string_view problem() const { return message().substr(0, message().rfind(". ")); }
+
+ private:
+  std::size_t head_;
 };
 struct ShapeError : Error {
   using Error::Error;
@@ -90,7 +100,7 @@ template <class Kind, class... Parts>
   PlainText text;
   text << '[' << op << "] ";
   (text << ... << parts);
-  throw Kind(text.str());
+  throw Kind(text.str(), op.size() + 3);
 }
 
 // Errors for names that do not exist, with the nearest known name.

@@ -70,11 +70,7 @@ class JsonValue {
 template <class Check> void checked_at(const JsonValue& at, const Check& check) {
   try {
     check();
-  } catch (const UsageError& error) {
-    const std::string_view message = error.what();
-    const std::size_t begin = message.find("] ");
-    at.refuse(begin == std::string_view::npos ? message : message.substr(begin + 2));
-  }
+  } catch (const UsageError& error) { at.refuse(error.message()); }
 }
 
 }  // namespace halftone

@@ -211,15 +211,16 @@ std::string choice_in(const JsonValue& value, std::span<const std::string_view> 
 /// Reads a summary whose fields have been checked.
 void read_summary(const JsonValue& summary, RecordedRun& run) {
   const Json& fields = summary.json();
-  RunOptions& o = run.options;
-  o.workload = fields["workload"].get<std::string>();
-  o.seeds = {fields["seed"].get<uint64_t>()};
-  o.steps = fields["steps"].get<int64_t>();
-  o.choices.lr = fields["lr"].get<double>();
-  o.choices.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
-  o.choices.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
+  run.study.seeds = {fields["seed"].get<uint64_t>()};
+  Setup& setup = run.study.cells.at(0).setup;
+  setup.workload = fields["workload"].get<std::string>();
+  setup.steps = fields["steps"].get<int64_t>();
+  Choices& choices = setup.choices;
+  choices.lr = fields["lr"].get<double>();
+  choices.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
+  choices.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
   if (const JsonValue from = wanted(summary, "from"); !from.is_null()) {
-    o.choices.from = from.json()["path"].get<std::string>();
+    choices.from = from.json()["path"].get<std::string>();
     run.from_hash = from.json()["hash"].get<std::string>();
   }
   run.weights_hash = fields["weights_hash"].get<std::string>();
@@ -245,11 +246,12 @@ RecordedRun read_run(std::string_view op, const std::filesystem::path& folder) {
     refuse_file(op, file,
                 "the file is missing. Give the folder of a run, as halftone-lab run --out leaves "
                 "it.");
-  RecordedRun run;
+  RecordedRun run{.study = {.cells = {Cell{}}}};
   run.summary = checked_summary(op, file);
   of_file(op, file, [&] { read_summary(JsonValue(std::string(op), "", run.summary), run); });
   require_policy(op, folder, run.summary["policy_hash"].get<std::string>());
-  run.options.policies = {(folder / "policy.json").string()};
+  Cell& cell = run.study.cells[0];
+  cell = cells_of({(folder / "policy.json").string()}, cell.setup).at(0);
   return run;
 }
 
@@ -326,7 +328,8 @@ void require_same_settings(std::string_view op, const std::filesystem::path& fil
     fail<FormatError>(op, file.string(),
                       " is damaged: it is not a JSON object. Remove it if all runs in the folder "
                       "have the options of this command; otherwise choose another --out.");
-  if (before != now)
+  // Another version may have written the same settings in another order.
+  if (nlohmann::json::parse(before) != nlohmann::json::parse(now))
     fail<UsageError>(op, file.parent_path().string(), " was begun with ", shortened(before, 1000),
                      " and not ", now, ". Choose another --out.");
 }

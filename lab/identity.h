@@ -61,7 +61,7 @@ void note_noise(std::ostream& out, const std::string& workload,
 
 /// A run on disk, with everything that is needed to repeat it.
 struct RecordedRun {
-  RunOptions options{};  // for the run's policy and seed; writes nothing
+  Study study{};  // the run's policy and seed; writes nothing
   std::string weights_hash{}, from_hash{};
   Json summary{};
   bool portable_bits = false;  // whether the run had them

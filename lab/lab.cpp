@@ -102,6 +102,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
       }
       added.emplace_back(subcommand, command.add(*subcommand, context));
     }
+    if (argc == 3 && argv[1] == job_command) return run_job(argv[2], context.own);
     require_known_command(argc, argv);
     app.parse(argc, argv);
     if (threads > 0) omp_set_num_threads(threads);

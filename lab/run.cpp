@@ -1,21 +1,20 @@
-// Starting, waiting, and signals.
 #include <halftone/lab/run.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <numeric>
-#include <ostream>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include <fcntl.h>
+#include <omp.h>
 #include <spawn.h>
 #include <unistd.h>
 
@@ -26,9 +25,11 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
+#include <halftone/core/record.h>
 #include <halftone/lab/fit.h>
 #include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
+#include <halftone/lab/lab.h>
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/core/json_value.h>
@@ -44,104 +45,19 @@ namespace halftone::lab {
 
 namespace {
 
-volatile std::sig_atomic_t stopped_by = 0;
-constexpr std::array stop_signals{SIGINT, SIGTERM, SIGHUP};
-
 /// The process that started this one.
 const std::string parent_variable = "HALFTONE_LAB_PARENT";
 
 /// Also there if the file has been replaced since the program started.
 constexpr const char* own_program = "/proc/self/exe";
 
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (std::string& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 }  // namespace
-
-struct StopSignals::Before {
-  std::array<struct sigaction, stop_signals.size()> actions{};
-};
-
-StopSignals::StopSignals() : before_(std::make_unique<Before>()) {
-  stopped_by = 0;
-  struct sigaction action {};
-  action.sa_handler = [](int signal) { stopped_by = signal; };
-  for (std::size_t i = 0; i < stop_signals.size(); ++i)
-    sigaction(stop_signals[i], &action, &before_->actions[i]);
-}
-StopSignals::~StopSignals() {
-  for (std::size_t i = 0; i < stop_signals.size(); ++i)
-    sigaction(stop_signals[i], &before_->actions[i], nullptr);
-}
-bool StopSignals::came() { return stopped_by != 0; }
-
-void Processes::start(std::size_t id, const std::vector<std::string>& words,
-                      const std::filesystem::path& log) {
-  std::vector<std::string> arguments{"halftone-lab"}, variables;
-  arguments.insert(arguments.end(), words.begin(), words.end());
-  for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
-  variables.push_back(parent_variable + ('=' + std::to_string(getpid())));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t process = 0;
-  const int error = posix_spawn(&process, own_program, &actions, nullptr,
-                                pointers(arguments).data(), pointers(variables).data());
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0)
-    fail<UsageError>(op_, "cannot start ", own_program, ": ", std::strerror(error),
-                     ". Try fewer --jobs.");
-  running_[process] = id;
-}
-
-/// Looks again and again: a signal that comes just before a wait would be seen after it.
-std::optional<Processes::Ended> Processes::wait(double seconds) {
-  using Clock = std::chrono::steady_clock;
-  const auto began = Clock::now();
-  while (!StopSignals::came()) {
-    int status = 0;
-    const auto found = running_.find(waitpid(-1, &status, WNOHANG));
-    if (found == running_.end()) {
-      if (std::chrono::duration<double>(Clock::now() - began).count() > seconds)
-        return Ended{none, true};
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      continue;
-    }
-    const Ended ended{found->second, WIFEXITED(status) && WEXITSTATUS(status) == 0};
-    running_.erase(found);
-    return ended;
-  }
-  return {};
-}
-
-void Processes::end_all() {
-  for (const auto& [process, id] : running_) kill(process, SIGTERM);
-  for (const auto& [process, id] : running_) waitpid(process, nullptr, 0);
-  running_.clear();
-}
 
 void end_with_parent() {
   const char* const parent = std::getenv(parent_variable.c_str());
   if (!parent || !*parent) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (std::to_string(getppid()) != parent) std::raise(SIGTERM);  // it has ended before the call
-}
-
-std::string last_line(std::string_view op, const std::filesystem::path& log) {
-  std::string text;
-  try {
-    text = files::read_text(op, log, 1 << 24);
-  } catch (const Error&) { return "its log cannot be read"; }
-  std::string line;
-  for (std::istringstream lines(text); std::getline(lines, text);)
-    if (!text.empty() && !text.starts_with("Run with --help")) line = text;
-  return line;
 }
 
 std::string time_left(double seconds) {
@@ -159,9 +75,9 @@ using Clock = std::chrono::steady_clock;
 /// Collects the losses and times of steps, and the results of a probe.
 class Watcher final : public train::Callback {
  public:
-  explicit Watcher(const RunOptions& options)
-      : probe_options_{.every = options.probe, .first = options.probe_from} {
-    if (options.trace > 0) tracer = std::make_shared<Tracer>(options.trace);
+  explicit Watcher(const Setup& setup)
+      : probe_options_{.every = setup.probe, .first = setup.probe_from} {
+    if (setup.trace > 0) tracer = std::make_shared<Tracer>(setup.trace);
   }
   void on_fit_start(train::Trainer& trainer) override {
     if (tracer) observation_.emplace("run", trainer.training(), tracer);
@@ -222,7 +138,7 @@ Json json_of(const policy::Session& session) {
 }
 
 /// Returns everything in summary.json: the settings, the environment and the results.
-Json summary_of(const RunOptions& options, const RunResult& result, const Json& settings,
+Json summary_of(const Setup& setup, const RunResult& result, const Json& settings,
                 int64_t parameters, int64_t tokens, const policy::Session& session) {
   Json summary{{"format", 1}, {"policy", result.policy}};
   summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
@@ -239,8 +155,8 @@ Json summary_of(const RunOptions& options, const RunResult& result, const Json& 
                       {"milliseconds_per_step", result.milliseconds},
                       {"skipped_steps", result.skipped},
                       {"weights_hash", result.weights_hash},
-                      {"probe", options.probe},
-                      {"probe_from", options.probe_from},
+                      {"probe", setup.probe},
+                      {"probe_from", setup.probe_from},
                       {"environment", train::environment_of({})}});
   Json memory;
   const MemoryReport report = memory_report();
@@ -268,32 +184,31 @@ std::string short_name(const std::string& policy) {
   return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
 }
 
-/// Returns the result of an earlier finished run; nullopt if there is none. Throws UsageError if
-/// its settings differ.
-std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
-                                      const Json& settings, const RunOptions& options) {
-  auto done = finished_run("run", folder, run.policy, run.seed);
-  if (!done) return {};
-  require_finished_run("run", folder);
-  const Json summary = parsed_json("run", done->summary);
+/// Returns the result of an earlier finished run, which must have these settings. Throws UsageError
+/// for others.
+RunResult done_already(const Job& job, RunResult done, const Json& settings) {
+  const Setup& setup = job.cell.setup;
+  require_finished_run("run", job.folder);
+  const Json summary = parsed_json("run", done.summary);
   Json there;
   for (const auto& [name, value] : settings.items()) there[name] = summary.value(name, Json());
   if (summary.value("portable_bits", Json(false)) != Json(portable_bits()))
-    fail<UsageError>("run", "the run in ", folder.string(), portable_bits() ? " has no" : " has",
+    fail<UsageError>("run", "the run in ", job.folder.string(),
+                     portable_bits() ? " has no" : " has",
                      " portable bits. Choose another folder, or remove it.");
   std::vector<std::string> others = differences(there, settings);
   const auto require = [&](const char* name, const Json& there, int64_t here) {
-    if (options.probe > 0 && there != here)
+    if (setup.probe > 0 && there != here)
       others.push_back(std::string(name) + ": " +
                        there.dump(-1, ' ', false, Json::error_handler_t::replace) + " there, " +
                        std::to_string(here) + " here");
   };
-  require("probe", summary.value("probe", Json()), options.probe);
-  require("probe_from", summary.value("probe_from", Json(0)), options.probe_from);
-  if (options.trace > 0 && !std::filesystem::exists(folder / "trace.jsonl"))
-    others.push_back("trace: none there, " + std::to_string(options.trace) + " here");
+  require("probe", summary.value("probe", Json()), setup.probe);
+  require("probe_from", summary.value("probe_from", Json(0)), setup.probe_from);
+  if (setup.trace > 0 && !std::filesystem::exists(job.folder / "trace.jsonl"))
+    others.push_back("trace: none there, " + std::to_string(setup.trace) + " here");
   if (!others.empty())
-    fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
+    fail<UsageError>("run", "there is a run of other settings in ", job.folder.string(), ": ",
                      printable(others.front()), ". Choose another folder, or remove it.");
   return done;
 }
@@ -308,67 +223,51 @@ void read_telemetry(const std::filesystem::path& folder, RunResult& run, std::os
              << " is missing: no run can start from this one.\n";
 }
 
-struct NamedPolicy {
-  std::string name;
-  amp::Policy file;
-};
-
-/// Reads all policies. Throws UsageError if two have the same name.
-std::vector<NamedPolicy> read_all(const std::vector<std::string>& policies) {
-  std::vector<NamedPolicy> read;
-  for (const std::string& policy : policies) {
-    read.push_back({short_name(policy), policy::named_or_read(policy)});
-    if (std::ranges::count(read, read.back().name, &NamedPolicy::name) > 1)
-      fail<UsageError>("run", "two policies are called ", read.back().name,
-                       ". Give each once, in files of different names.");
-  }
-  return read;
-}
-
 /// Everything that a run needs before it trains.
 struct Prepared {
   Workload work;
   std::unique_ptr<optim::Optimizer> optimizer{};
   std::optional<data::DataLoader> train{}, validation{};
   optim::NamedTensors state{};  // of --from
-  Json settings{};
-  std::filesystem::path folder{};  // empty: no files
-  std::size_t order = 0;           // of the policy in the command
-  RunResult result{};
-  std::optional<RunResult> done{};  // the run was finished before
+  Json settings{};              // as in summary.json
 };
 
-Prepared prepared(const RunOptions& options, const std::vector<NamedWorkload>& own,
-                  const NamedPolicy& named, uint64_t seed) {
-  const Choices& choices = options.choices;
-  Prepared p{.work = make_workload(options.workload, seed, own)};
-  choose(p.work, choices);
+Prepared prepared(const Job& job, const std::vector<NamedWorkload>& own) {
+  const Setup& setup = job.cell.setup;
+  Prepared p{.work = make_workload(setup.workload, job.seed, own)};
+  choose(p.work, setup.choices);
   p.optimizer = optimizer_of(p.work);
-  p.result = {.policy = named.name, .seed = seed, .policy_hash = policy::hash(named.file)};
-  if (!options.out.empty()) p.folder = options.out / run_name(options.workload, named.name, seed);
   p.train = p.work.train();
   if (p.work.validation) p.validation = p.work.validation();
   Json from;
-  if (!choices.from.empty()) {
-    p.state = trained_state(choices.from);
-    from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(p.state)}};
+  if (const auto& path = setup.choices.from; !path.empty()) {
+    p.state = trained_state(path);
+    from = {{"path", std::filesystem::absolute(path).string()}, {"hash", hash_of(p.state)}};
   }
-  p.settings = {{"policy_hash", p.result.policy_hash},
-                {"workload", options.workload},
-                {"seed", seed},
-                {"steps", options.steps},
+  p.settings = {{"policy_hash", policy::hash(job.cell.policy)},
+                {"workload", setup.workload},
+                {"seed", job.seed},
+                {"steps", setup.steps},
                 {"lr", p.work.lr}};
-  p.settings.update(identity_of_training(p.work, choices, *p.optimizer, *p.train,
-                                         p.validation ? &*p.validation : nullptr, options.steps));
+  p.settings.update(identity_of_training(p.work, setup.choices, *p.optimizer, *p.train,
+                                         p.validation ? &*p.validation : nullptr, setup.steps));
   p.settings["from"] = from;
-  if (p.folder.empty()) return p;
-  p.done = done_already(p.folder, p.result, p.settings, options);
-  if (p.done || options.set_aside) return p;
-  if (const auto left = train::left_by_training(p.folder); !left.empty())
-    fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ", p.folder.string(),
+  return p;
+}
+
+/// Returns the result in the job's folder if the run is finished. Throws UsageError for a folder of
+/// other settings, or with files of an unfinished run that are not to be set aside.
+std::optional<RunResult> result_before(const Job& job, const std::vector<NamedWorkload>& own) {
+  if (job.folder.empty()) return {};
+  if (auto done = finished_run("run", job.folder, job.cell.name, job.seed))
+    return done_already(job, *std::move(done), prepared(job, own).settings);
+  if (job.set_aside) return {};
+  if (const auto left = train::left_by_training(job.folder); !left.empty())
+    fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ",
+                     job.folder.string(),
                      ". Set .set_aside to move it to old-1 there, choose another folder, or "
                      "remove it.");
-  return p;
+  return {};
 }
 
 /// The policy's strategy with random numbers of its own for each seed of a run. Seed 0 has those of
@@ -380,24 +279,27 @@ amp::Policy strategy_for(const amp::Policy& file, uint64_t seed) {
 }
 
 /// Trains; nullopt if a signal ended the training.
-std::optional<RunResult> trained(const RunOptions& options, Prepared p, const amp::Policy& file) {
-  RunResult& result = p.result;
-  const bool files = !p.folder.empty();
-  const auto watcher = std::make_shared<Watcher>(options);
+std::optional<RunResult> trained(const Job& job, const std::vector<NamedWorkload>& own) {
+  const Setup& setup = job.cell.setup;
+  Prepared p = prepared(job, own);
+  RunResult result{.policy = job.cell.name, .seed = job.seed};
+  result.policy_hash = p.settings["policy_hash"];
+  const bool files = !job.folder.empty();
+  const auto watcher = std::make_shared<Watcher>(setup);
   train::Trainer trainer(p.work.task, *p.optimizer,
-                         {.strategy = strategy_for(file, result.seed),
-                          .max_steps = options.steps,
+                         {.strategy = strategy_for(job.cell.policy, job.seed),
+                          .max_steps = setup.steps,
                           .clip_norm = p.work.clip_norm,
                           .schedule = p.work.schedule,
                           .validate_every_epochs = 0,
                           .sanity_check_batches = 0,
-                          .directory = p.folder,
+                          .directory = job.folder,
                           .checkpoints = files ? train::CheckpointOptions{.every_epochs = 0}
                                                : train::CheckpointOptions{},
-                          .set_aside = files && options.set_aside,
+                          .set_aside = files && job.set_aside,
                           .csv = false,
                           .json_lines = files,
-                          .log_every_steps = std::max<int64_t>(1, options.steps / 100),
+                          .log_every_steps = std::max<int64_t>(1, setup.steps / 100),
                           .progress_bar = false,
                           .model_summary = false,
                           .callbacks = {watcher},
@@ -424,62 +326,233 @@ std::optional<RunResult> trained(const RunOptions& options, Prepared p, const am
   result.updates = watcher->worst.stored;
   result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(p.work.model->parameters());
-  Json summary = summary_of(options, result, p.settings, p.work.model->parameter_count(),
+  Json summary = summary_of(setup, result, p.settings, p.work.model->parameter_count(),
                             watcher->tokens, session);
-  summary["order"] = p.order;
+  summary["order"] = job.order;
   result.summary = summary.dump(1) + "\n";
   if (files)
-    write_folder(p.folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr,
-                 watcher->tracer.get());
+    write_folder(job.folder, result, job.cell.policy, session,
+                 setup.probe > 0 ? &watcher->lines : nullptr, watcher->tracer.get());
   return result;
+}
+
+void report(const RunResult& r, std::ostream& progress) {
+  progress << r.policy << ", seed " << r.seed
+           << (r.was_there ? ": already trained, loss " : ": loss ") << number(r.loss) << ", "
+           << number(r.milliseconds, 3) << " ms per step";
+  if (r.skipped > 0) progress << ", " << r.skipped << " steps skipped";
+  progress << std::endl;
+}
+
+void require_valid(const Study& study) {
+  const Setup setup = study.cells.empty() ? Setup{} : study.cells.front().setup;
+  if (setup.trace < 0 || (setup.trace > 0 && (setup.probe > 0 || study.out.empty())))
+    fail<UsageError>("run", "a trace every ", setup.trace, " steps, a probe every ", setup.probe,
+                     ". A trace needs --out, and no probe: one observer watches at a time.");
+  if (setup.steps > most_steps)
+    fail<UsageError>("run", "there are ", setup.steps, " steps. Use at most ", most_steps, ".");
+  if (setup.steps < 1 || setup.probe < 0 || setup.probe_from < 0 || study.cells.empty() ||
+      study.seeds.empty())
+    fail<UsageError>("run", study.cells.size(), " policies, ", study.seeds.size(), " seeds, ",
+                     setup.steps, " steps, a probe every ", setup.probe,
+                     ". Use at least one of each, and a probe every 0 (none) or more steps.");
+  if (std::set(study.seeds.begin(), study.seeds.end()).size() != study.seeds.size())
+    fail<UsageError>("run", "a seed is given twice among ", study.seeds.size(),
+                     ". A run is repeated by the same command, not by another seed of its number.");
 }
 }  // namespace
 
 std::string run_name(const std::string& workload, const std::string& policy, uint64_t seed) {
-  return workload + "-" + short_name(policy) + "-" + std::to_string(seed);
+  return workload + "-" + policy + "-" + std::to_string(seed);
 }
 
-std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
+std::vector<Cell> cells_of(const std::vector<std::string>& policies, const Setup& setup) {
+  std::vector<Cell> cells;
+  for (const std::string& policy : policies) {
+    cells.push_back({short_name(policy), policy::named_or_read(policy), setup});
+    if (std::ranges::count(cells, cells.back().name, &Cell::name) > 1)
+      fail<UsageError>("run", "two policies are called ", cells.back().name,
+                       ". Give each once, in files of different names.");
+  }
+  return cells;
+}
+
+Job job_of(const Cell& cell, uint64_t seed, const std::filesystem::path& out) {
+  Job job{.cell = cell, .seed = seed};
+  if (!out.empty()) job.folder = out / run_name(cell.setup.workload, cell.name, seed);
+  return job;
+}
+
+std::vector<RunResult> run(const Study& study, const std::vector<NamedWorkload>& own,
                            std::ostream& progress) {
-  if (options.trace < 0 || (options.trace > 0 && (options.probe > 0 || options.out.empty())))
-    fail<UsageError>("run", "a trace every ", options.trace, " steps, a probe every ",
-                     options.probe,
-                     ". A trace needs --out, and no probe: one observer watches at a time.");
-  if (options.steps > most_steps)
-    fail<UsageError>("run", "there are ", options.steps, " steps. Use at most ", most_steps, ".");
-  if (options.steps < 1 || options.probe < 0 || options.probe_from < 0 ||
-      options.policies.empty() || options.seeds.empty())
-    fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
-                     " seeds, ", options.steps, " steps, a probe every ", options.probe,
-                     ". Use at least one of each, and a probe every 0 (none) or more steps.");
-  const std::vector<NamedPolicy> policies = read_all(options.policies);
-  if (std::set(options.seeds.begin(), options.seeds.end()).size() != options.seeds.size())
-    fail<UsageError>("run", "a seed is given twice among ", options.seeds.size(),
-                     ". A run is repeated by the same command, not by another seed of its number.");
-  for (const NamedPolicy& policy : policies)
-    note_other_model(progress, policy.file, options.workload, own);
-  if (!options.out.empty() && options.seeds.size() * policies.size() > 1)
-    for (const uint64_t seed : options.seeds)
-      for (const NamedPolicy& policy : policies)
-        static_cast<void>(prepared(options, own, policy, seed));  // throws what is wrong
-  std::vector<RunResult> results;
-  for (const uint64_t seed : options.seeds)
-    for (const NamedPolicy& policy : policies) {
-      Prepared p = prepared(options, own, policy, seed);
-      p.order = std::size_t(&policy - policies.data());
-      if (p.done) read_telemetry(p.folder, *p.done, progress);
-      std::optional<RunResult> result =
-          p.done ? p.done : trained(options, std::move(p), policy.file);
-      if (!result) return results;
-      const RunResult& r = results.emplace_back(*std::move(result));
-      progress << r.policy << ", seed " << seed
-               << (r.was_there ? ": already trained, loss " : ": loss ") << number(r.loss) << ", "
-               << number(r.milliseconds, 3) << " ms per step";
-      if (r.skipped > 0) progress << ", " << r.skipped << " steps skipped";
-      progress << std::endl;
-      if (options.after) options.after(r);
+  require_valid(study);
+  for (const Cell& cell : study.cells)
+    note_other_model(progress, cell.policy, cell.setup.workload, own);
+  std::vector<Job> jobs;
+  std::vector<std::optional<RunResult>> done;
+  for (const uint64_t seed : study.seeds)
+    for (const Cell& cell : study.cells) {
+      Job& job = jobs.emplace_back(job_of(cell, seed, study.out));
+      job.set_aside = study.set_aside, job.order = std::size_t(&cell - study.cells.data());
+      done.push_back(result_before(job, own));
     }
+  std::vector<RunResult> results;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (done[i]) read_telemetry(jobs[i].folder, *done[i], progress);
+    std::optional<RunResult> result = done[i] ? done[i] : trained(jobs[i], own);
+    if (!result) return results;
+    report(results.emplace_back(*std::move(result)), progress);
+    if (study.after) study.after(results.back());
+  }
   return results;
+}
+
+// Jobs in processes: each reads its job from a file.
+
+namespace {
+void path(Record& r, std::string_view name, std::filesystem::path& path) {
+  r.entry(
+      name, path, {}, [](const JsonValue& v) { return std::filesystem::path(v.text()); },
+      [](const std::filesystem::path& x) { return Json(x.string()); });
+}
+
+}  // namespace
+
+static void describe(Record& r, Setup& setup) {
+  r.text("workload", setup.workload);
+  r.integer("steps", setup.steps, 1, most_steps);
+  r.number("lr", setup.choices.lr);
+  r.text("optimizer", setup.choices.optimizer);
+  r.text("schedule", setup.choices.schedule);
+  path(r, "from", setup.choices.from);
+  r.integer("probe", setup.probe, 0, most_steps);
+  r.integer("probe_from", setup.probe_from, 0, most_steps, setup.probe_from > 0);
+  r.integer("trace", setup.trace, 0, most_steps, setup.trace > 0);
+}
+
+namespace {
+/// A job as a process gets it.
+struct Order {
+  Job job{};  // without its policy
+  Json policy{};
+  int threads = 1;
+};
+
+void describe(Record& r, Order& order) {
+  Job& job = order.job;
+  r.text("name", job.cell.name);
+  r.entry("policy", order.policy, {}, [](const JsonValue& v) { return v.json(); });
+  r.group("setup", "a setup", [&](Record& setup) { describe(setup, job.cell.setup); });
+  r.entry("seed", job.seed, {}, [](const JsonValue& v) {
+    if (!v.json().is_number_unsigned()) v.refuse("a seed is a whole number. Write one.");
+    return v.json().get<uint64_t>();
+  });
+  path(r, "folder", job.folder);
+  r.integer("threads", order.threads, 1, 1024);
+}
+
+Job read_job(const std::filesystem::path& file, int& threads) {
+  const Json json = parsed_json("run", files::read_text("run", file, std::size_t(1) << 24));
+  Order order = Record::read(JsonValue("run", "", json), "a job", Order{});
+  order.job.cell.policy = policy::read_text(order.policy.dump(), "of the job");
+  threads = order.threads;
+  return std::move(order.job);
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+/// Returns the last line of a log, without hints to --help: the error of a program that failed.
+std::string last_line(std::string_view op, const std::filesystem::path& log) {
+  std::string text;
+  try {
+    text = files::read_text(op, log, 1 << 24);
+  } catch (const Error&) { return "its log cannot be read"; }
+  std::string line;
+  for (std::istringstream lines(text); std::getline(lines, text);)
+    if (!text.empty() && !text.starts_with("Run with --help")) line = text;
+  return line;
+}
+}  // namespace
+
+Json json_of(const Setup& setup) { return Record::write(setup); }
+
+std::size_t Jobs::add(Job job, std::filesystem::path log) {
+  entries_.push_back({std::move(job), std::move(log)});
+  waiting_.push_back(entries_.size() - 1);
+  return entries_.size() - 1;
+}
+
+void Jobs::start(std::size_t number) {
+  const auto& [job, log] = entries_[number];
+  const std::filesystem::path file = std::filesystem::path(log).replace_extension(".json");
+  const Order order{job, parsed_json(op_, policy::write(job.cell.policy)),
+                    std::max(1, cpu_threads() / at_once_)};
+  files::replace(op_, file, Record::write(order).dump(1) + "\n");
+  std::vector<std::string> arguments{"halftone-lab", std::string(job_command), file.string()},
+      variables;
+  for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
+  variables.push_back(parent_variable + ('=' + std::to_string(getpid())));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  pid_t process = 0;
+  const int error = posix_spawn(&process, own_program, &actions, nullptr,
+                                pointers(arguments).data(), pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0)
+    fail<UsageError>(op_, "cannot start ", own_program, ": ", std::strerror(error),
+                     ". Try fewer --jobs.");
+  running_[process] = number;
+}
+
+/// Looks again and again: a signal that comes just before a wait would be seen after it.
+std::optional<Jobs::Ended> Jobs::next(double seconds) {
+  const auto began = Clock::now();
+  while (left() > 0 && !stopped()) {
+    if (!waiting_.empty() && int(running_.size()) < at_once_) {
+      start(waiting_.front());
+      waiting_.pop_front();
+      continue;
+    }
+    int status = 0;
+    const auto found = running_.find(waitpid(-1, &status, WNOHANG));
+    if (found == running_.end()) {
+      if (std::chrono::duration<double>(Clock::now() - began).count() > seconds) return {};
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      continue;
+    }
+    Ended ended{.number = found->second, .result = {}, .problem = {}};
+    running_.erase(found);
+    const auto& [job, log] = entries_[ended.number];
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      ended.result = finished_run(op_, job.folder, job.cell.name, job.seed);
+    if (!ended.result) ended.problem = last_line(op_, log);
+    return ended;
+  }
+  return {};
+}
+
+Jobs::~Jobs() {
+  for (const auto& [process, number] : running_) kill(process, SIGTERM);
+  for (const auto& [process, number] : running_) waitpid(process, nullptr, 0);
+}
+
+int run_job(const std::filesystem::path& file, const std::vector<NamedWorkload>& own) {
+  int threads = 1;
+  Job job = read_job(file, threads);
+  job.set_aside = true;
+  omp_set_num_threads(threads);
+  const std::optional<RunResult> result = trained(job, own);
+  if (!result) return exit_undecided;
+  report(*result, std::cout);
+  return exit_yes;
 }
 
 // Results of trainings: a table for people, JSON for programs.

@@ -1,12 +1,13 @@
-// Runs of a policy on a workload, in this process or in several.
+// Trains workloads under policies from the same seeds, in this process or in several, and writes a
+// folder for each run.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,92 +15,61 @@
 
 #include <sys/types.h>
 
+#include <halftone/core/json_value.h>
 #include <halftone/lab/workload.h>
+#include <halftone/amp/policy.h>
 #include <halftone/amp/probe.h>
+#include <halftone/train/trainer.h>
 
 namespace halftone::lab {
 
-// This program's own commands in processes, several at once. A crash of one does not end the
-// others, and all of them end with the process that started them, also when it is killed.
-
-class Processes {
- public:
-  /// At most `jobs` processes at once. Errors are in the name of `op`.
-  Processes(std::string_view op, int jobs) : op_(op), jobs_(jobs) {}
-  /// Ends what still runs.
-  ~Processes() { end_all(); }
-  Processes(const Processes&) = delete;
-  Processes& operator=(const Processes&) = delete;
-
-  bool full() const { return int(running_.size()) >= jobs_; }
-  bool empty() const { return running_.empty(); }
-  /// Starts `halftone-lab WORD...`; its output goes to `log`. Throws UsageError if the system
-  /// starts no process.
-  void start(std::size_t id, const std::vector<std::string>& words,
-             const std::filesystem::path& log);
-  struct Ended {
-    std::size_t id;
-    bool succeeded;  // exit code 0
-  };
-  static constexpr std::size_t none = ~std::size_t(0);
-  /// Waits until a process ends. Returns the id `none` after `seconds`; nullopt if a signal asks
-  /// this program to stop.
-  std::optional<Ended> wait(double seconds = 1e9);
-  /// Sends SIGTERM to all and waits for them.
-  void end_all();
-
- private:
-  std::string op_;
-  int jobs_;
-  std::map<pid_t, std::size_t> running_{};
-};
-
-/// Notes SIGINT, SIGTERM and SIGHUP during its lifetime, so that waiting ends.
-class StopSignals {
- public:
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-  /// Whether one of them has come since the last construction.
-  static bool came();
-
- private:
-  struct Before;
-  std::unique_ptr<Before> before_;
-};
-
-/// In a process that Processes started: asks the system for SIGTERM when its parent ends. Otherwise
-/// does nothing.
-void end_with_parent();
-
-/// Returns the last line of a log, without hints to --help: the error of a program that failed.
-std::string last_line(std::string_view op, const std::filesystem::path& log);
-
-/// "about 3 min left"
-std::string time_left(double seconds);
-
-// Trains a workload under policies from the same seeds, and writes a folder for each run.
-
 struct RunResult;
+
+// A study is a list of cells, and seeds. A job is the training of one cell from one seed, in this
+// process or in one of its own.
 
 /// The most steps of a run.
 inline constexpr int64_t most_steps = int64_t(1) << 40;
 
-struct RunOptions {
+/// How a training is made, apart from its policy and its seed.
+struct Setup {
   std::string workload{};
-  std::vector<std::string> policies{};  // files, or names of strategies
-  std::vector<uint64_t> seeds{0};
   int64_t steps = 300;
+  Choices choices{};
   int64_t probe = 0;       // telemetry every n steps; 0: none
   int64_t probe_from = 0;  // its first step: delayed scales need one to begin
   int64_t trace = 0;       // hashes of all tensors every n steps, for `diff`; 0: none
-  Choices choices{};
+};
+
+struct Cell {
+  std::string name{};  // of the policy, in folders, tables and records
+  amp::Policy policy{};
+  Setup setup{};
+};
+
+/// Returns a cell for each policy: a file, a strategy or a shipped one. The file x.json is called
+/// x. Throws UsageError if two have the same name, and what reading them throws.
+std::vector<Cell> cells_of(const std::vector<std::string>& policies, const Setup& setup);
+
+struct Study {
+  std::vector<Cell> cells{};
+  std::vector<uint64_t> seeds{0};
   std::filesystem::path out{};  // a folder per run; empty: no files
   bool set_aside = false;       // moves the files of an unfinished run in the folder to old-1/
   /// Called after each run, finished ones included.
   std::function<void(const RunResult&)> after{};
 };
+
+struct Job {
+  Cell cell{};
+  uint64_t seed = 0;
+  std::filesystem::path folder{};  // empty: no files
+  bool set_aside = false;
+  std::size_t order = 0;  // of the cell in the study
+};
+
+/// Returns the cell's job. Its folder is that of run_name() in `out`.
+Job job_of(const Cell& cell, uint64_t seed, const std::filesystem::path& out);
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
 /// probe.jsonl, summary.json (docs/telemetry.md).
@@ -122,12 +92,70 @@ struct RunResult {
 
 /// Runs all trainings one after the other, except those that are finished in `out`; all folders are
 /// checked before the first. Reports each to `progress`. After a signal it returns what is
-/// finished, with fewer results than policies times seeds. The run's seed changes the random
+/// finished, with fewer results than cells times seeds. The run's seed changes the random
 /// numbers of stochastic rounding: the policy's seed plus a multiple of the run's. Throws what
 /// policies, workloads and the Trainer throw. Throws UsageError for a folder with a run of other
 /// settings, or with files of an unfinished run (unless `set_aside` is true).
-std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
+std::vector<RunResult> run(const Study& study, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
+
+/// Jobs in processes of this program, which share its threads. A crash of one does not end the
+/// others; all end with this program, also when it is killed. A process reads its job from a file
+/// next to its log.
+class Jobs {
+ public:
+  /// At most `at_once` processes at a time. Errors are in the name of `op`.
+  Jobs(std::string_view op, int at_once) : op_(op), at_once_(at_once) {}
+  /// Ends what still runs.
+  ~Jobs();
+  Jobs(const Jobs&) = delete;
+  Jobs& operator=(const Jobs&) = delete;
+
+  /// Adds a job that writes a folder. log: its output goes there, and the job to the same name with
+  /// ".json". Returns its number, from 0.
+  std::size_t add(Job job, std::filesystem::path log);
+  struct Ended {
+    std::size_t number;
+    std::optional<RunResult> result;  // absent: it failed
+    std::string problem;              // the last line of its log
+  };
+  /// Starts jobs and waits until one ends. nullopt after `seconds`, if a signal asks this program
+  /// to stop, and if all have ended. Throws UsageError if the system starts no process.
+  std::optional<Ended> next(double seconds = 1e9);
+  /// Returns how many jobs have not ended.
+  std::size_t left() const { return waiting_.size() + running_.size(); }
+  /// Returns whether a signal has asked this program to stop.
+  static bool stopped() { return train::StopSignals::received() != 0; }
+
+ private:
+  struct Entry {
+    Job job;
+    std::filesystem::path log;
+  };
+  void start(std::size_t number);
+
+  train::StopSignals signals_{};
+  std::string op_;
+  int at_once_;
+  std::vector<Entry> entries_{};
+  std::deque<std::size_t> waiting_{};
+  std::map<pid_t, std::size_t> running_{};
+};
+
+/// The command of such a process: `halftone-lab job FILE`, which --help does not list.
+inline constexpr std::string_view job_command = "job";
+/// Runs the job of a file. Returns the exit code.
+int run_job(const std::filesystem::path& file, const std::vector<NamedWorkload>& own);
+
+/// In a process that Jobs started: asks the system for SIGTERM when its parent ends. Otherwise does
+/// nothing.
+void end_with_parent();
+
+/// "about 3 min left"
+std::string time_left(double seconds);
+
+/// Returns the entries of a setup, for sweep.json and gate.json.
+Json json_of(const Setup& setup);
 
 /// Returns a line per policy: the mean loss over the seeds; its difference from the first policy,
 /// paired by seed, with a 95 % interval (Student's t); the time; and the worst sites.
@@ -140,7 +168,7 @@ std::string json_of(const std::vector<RunResult>& runs);
 /// Parses "0..4", "0,3,7" or a mix. Throws UsageError for other texts and for repeated seeds.
 std::vector<uint64_t> seeds_of(const std::string& text);
 
-/// Returns the name of a run's folder: "gpt_tiny-mxfp8-0" for amp/policies/mxfp8.json and seed 0.
+/// Returns the name of a run's folder: "gpt_tiny-mxfp8-0".
 std::string run_name(const std::string& workload, const std::string& policy, uint64_t seed);
 
 }  // namespace halftone::lab

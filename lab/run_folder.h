@@ -113,11 +113,8 @@ auto of_file(std::string_view op, const std::filesystem::path& file, const Read&
   try {
     return read();
   } catch (const Error& error) {
-    std::string_view message = error.what();
-    if (const std::size_t end = message.find("] "); message.starts_with('[') && end < message.npos)
-      message.remove_prefix(end + 2);
     refuse_file(op, file,
-                std::string(message) +
+                std::string(error.message()) +
                     " It is damaged, or of another program: make it anew with halftone-lab run.");
   }
 }

@@ -1,5 +1,4 @@
-// Starts processes, orders them and reports on them. Each cell runs this program's own command
-// `run`, so a crash of a cell does not end the sweep.
+// Trains each cell in a process of its own, so a crash of one does not end the sweep.
 #include <halftone/lab/sweep.h>
 
 #include <algorithm>
@@ -7,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <deque>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -23,6 +21,7 @@
 #include <halftone/lab/gate.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/run_folder.h>
 #include <halftone/lab/table.h>
 #include <halftone/core/json_value.h>
 #include <halftone/amp/policy.h>
@@ -34,12 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-struct Task {
-  const Cell* cell;
-  uint64_t seed;
-  fs::path policy, folder, log;
-};
 
 [[noreturn]] void cannot_use(const fs::path& path, const std::error_code& error) {
   fail<FormatError>("sweep", "cannot use ", path.string(), ": ", error.message(),
@@ -53,81 +46,71 @@ bool is_there(const fs::path& path) {
   return there;
 }
 
-bool is_finished(const Task& task) { return is_there(task.folder / "summary.json"); }
+struct Task {
+  const Point* point;
+  Job job;
+  fs::path log;
 
-RunResult result_of(const Task& task) {
-  const auto result = finished_run("sweep", task.folder, task.cell->name, task.seed);
-  if (!result)
-    fail<FormatError>("sweep", task.folder.string(),
-                      " has no summary.json. Start the sweep again.");
-  return *result;
-}
+  bool is_finished() const { return is_there(job.folder / "summary.json"); }
+  RunResult result() const {
+    const auto result = finished_run("sweep", job.folder, point->name, job.seed);
+    if (!result)
+      fail<FormatError>("sweep", job.folder.string(),
+                        " has no summary.json. Start the sweep again.");
+    return *result;
+  }
+  /// Writes the place of a finished run in the sweep into its folder, for the report.
+  void record() const { files::replace("sweep", job.folder / "cell.json", point->record); }
+};
 
 class Sweep {
  public:
   Sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own, std::ostream& progress)
       : options_(options),
         progress_(progress),
-        cells_(cells_of(options.policy, options.axes)),
-        baseline_(baseline_of(options.against, options.axes, cells_)),
-        processes_("sweep", options.jobs) {
-    require_options(options.run, cells_, own);
+        points_(points_of(options.policy, options.axes)),
+        baseline_(baseline_of(options.against, options.axes, points_)),
+        jobs_("sweep", options.jobs) {
+    const std::vector<Cell> cells = cells_of(points_, options.setup, own);
     for (const char* folder : {"policies", "logs"})
-      files::make_directories("sweep", options.run.out / folder);
-    lock_.emplace(options.run.out, "sweep");
-    require_same_options();
-    for (const uint64_t seed : options.run.seeds)
-      for (const Cell& cell : cells_) {
-        const std::string name =
-            cell.workload(options.run.workload) + "-" + cell.name + "-" + std::to_string(seed);
-        tasks_.push_back({&cell, seed, options.run.out / "policies" / (cell.name + ".json"),
-                          options.run.out / name, options.run.out / "logs" / (name + ".log")});
+      files::make_directories("sweep", options.out / folder);
+    lock_.emplace(options.out, "sweep");
+    Json settings = json_of(options.setup);  // that are not axes: the runs can be compared
+    settings["portable_bits"] = portable_bits();
+    require_same_settings("sweep", options.out / "sweep.json", settings);
+    for (const uint64_t seed : options.seeds)
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        Job job = job_of(cells[i], seed, options.out);
+        const fs::path log = options.out / "logs" / (job.folder.filename().string() + ".log");
+        tasks_.push_back({&points_[i], std::move(job), log});
       }
     for (const Task& task : tasks_)
-      if (is_finished(task)) require_same_policy(task);
-    std::vector<amp::Policy> policies;
+      if (task.is_finished()) require_same_policy(task);
+    require_effects(options.axes, points_, cells);
+    for (const Point& point : points_) files::replace("sweep", file_of(point), point.policy);
     for (const Task& task : tasks_)
-      if (task.seed == options.run.seeds.front()) {
-        files::replace("sweep", task.policy, task.cell->policy);
-        policies.push_back(policy::read(task.policy));
-      }
-    require_effects(options.axes, cells_, policies);
-    for (const Task& task : tasks_)
-      if (is_finished(task)) record_cell(task);
+      if (task.is_finished()) task.record();
+    for (const Cell& cell : cells) workloads_.insert(cell.setup.workload);
   }
 
   /// Returns the workload of each cell, each once.
-  std::vector<std::string> workloads() const {
-    std::vector<std::string> names;
-    for (const Cell& cell : cells_)
-      if (const std::string& name = cell.workload(options_.run.workload);
-          std::ranges::find(names, name) == names.end())
-        names.push_back(name);
-    return names;
-  }
+  const std::set<std::string>& workloads() const { return workloads_; }
 
   /// Runs the tasks. Returns the number of tasks that failed.
   int run() {
-    const StopSignals signals;
-    std::deque<const Task*> waiting;
-    for (const Task& task : tasks_)
-      if (!is_finished(task)) waiting.push_back(&task);
-    done_ = tasks_.size() - waiting.size();
+    std::vector<const Task*> of_job;
+    for (const Task& task : tasks_) {
+      if (task.is_finished()) continue;
+      put_aside(task.job.folder);
+      jobs_.add(task.job, task.log);
+      of_job.push_back(&task);
+    }
+    done_ = tasks_.size() - jobs_.left();
     if (done_ > 0)
       progress_ << done_ << " of " << tasks_.size() << " runs are already done" << std::endl;
-    to_do_ = waiting.size();
-    while (!waiting.empty() || !processes_.empty()) {
-      if (!waiting.empty() && !processes_.full()) {
-        start(*waiting.front());
-        waiting.pop_front();
-      } else if (const auto ended = processes_.wait()) {
-        report(*ended);
-      } else {
-        processes_.end_all();
-        progress_ << "stopped; the same command goes on with what is left" << std::endl;
-        break;
-      }
-    }
+    while (const auto ended = jobs_.next()) report(*of_job[ended->number], *ended);
+    if (Jobs::stopped())
+      progress_ << "stopped; the same command goes on with what is left" << std::endl;
     return failed_;
   }
 
@@ -136,82 +119,39 @@ class Sweep {
     std::vector<RunResult> results;
     for (const bool first : {true, false})
       for (const Task& task : tasks_)
-        if ((task.cell == &baseline_) == first && complete(*task.cell))
-          results.push_back(result_of(task));
+        if ((task.point == &baseline_) == first && complete(*task.point))
+          results.push_back(task.result());
     return results;
   }
 
   /// Returns the effects of the axes, if all cells are complete.
   std::string effects(const std::vector<RunResult>& results) const {
     if (results.size() < tasks_.size()) return "";
-    return effects_of(options_.axes, cells_, baseline_, results);
+    return effects_of(options_.axes, points_, baseline_, results);
   }
 
  private:
-  /// Requires the options that are not axes to be those of the folder's earlier runs, so that its
-  /// runs can be compared.
-  void require_same_options() const {
-    const RunOptions& run = options_.run;
-    Json settings{{"workload", run.workload},
-                  {"steps", run.steps},
-                  {"probe", run.probe},
-                  {"portable_bits", portable_bits()},
-                  {"lr", run.choices.lr},
-                  {"optimizer", run.choices.optimizer},
-                  {"schedule", run.choices.schedule},
-                  {"from", run.choices.from.string()}};
-    if (run.probe_from > 0) settings["probe_from"] = run.probe_from;
-    require_same_settings("sweep", run.out / "sweep.json", settings);
+  fs::path file_of(const Point& point) const {
+    return options_.out / "policies" / (point.name + ".json");
   }
 
-  static void require_same_policy(const Task& task) {
-    if (is_there(task.policy) &&
-        files::read_text("sweep", task.policy, 1 << 20) != task.cell->policy)
-      fail<UsageError>("sweep", task.folder.string(),
+  void require_same_policy(const Task& task) const {
+    const fs::path file = file_of(*task.point);
+    if (is_there(file) && files::read_text("sweep", file, 1 << 20) != task.point->policy)
+      fail<UsageError>("sweep", task.job.folder.string(),
                        " was run under another policy of this name. Choose another --out.");
   }
 
-  /// Writes the place of a finished run in the sweep into its folder, for the report.
-  static void record_cell(const Task& task) {
-    files::replace("sweep", task.folder / "cell.json", task.cell->record);
-  }
-
-  bool complete(const Cell& cell) const {
+  bool complete(const Point& point) const {
     return std::ranges::all_of(
-        tasks_, [&](const Task& task) { return task.cell != &cell || is_finished(task); });
-  }
-
-  std::vector<std::string> command_of(const Task& task) const {
-    std::vector<std::string> words{
-        "run",          task.policy.string(),
-        "--workload",   task.cell->workload(options_.run.workload),
-        "--seeds",      std::to_string(task.seed),
-        "--probe",      std::to_string(options_.run.probe),
-        "--probe-from", std::to_string(options_.run.probe_from),
-        "--threads",    std::to_string(std::max(1, cpu_threads() / options_.jobs)),
-        "--out",        options_.run.out.string()};
-    const auto add = [&](const std::string& name, const std::string& value) {
-      words.push_back(name), words.push_back(value);
-    };
-    for (const auto& [name, value] : task.cell->options)
-      if (name != "--workload") add(name, value);
-    const auto unless_an_axis = [&](const std::string& name, const std::string& value) {
-      if (!value.empty() && std::ranges::find(words, name) == words.end()) add(name, value);
-    };
-    const RunOptions& run = options_.run;
-    unless_an_axis("--steps", std::to_string(run.steps));
-    unless_an_axis("--lr", run.choices.lr > 0 ? exact(run.choices.lr) : "");
-    unless_an_axis("--optimizer", run.choices.optimizer);
-    unless_an_axis("--schedule", run.choices.schedule);
-    unless_an_axis("--from", run.choices.from.string());
-    return words;
+        tasks_, [&](const Task& task) { return task.point != &point || task.is_finished(); });
   }
 
   /// Moves an unfinished run, which has no summary, to unfinished/. Nothing of it is deleted.
   void put_aside(const fs::path& folder) const {
     if (!is_there(folder)) return;
     const train::DirectoryLock lock(folder, "sweep");  // throws if a run is still using the folder
-    const fs::path place = options_.run.out / "unfinished";
+    const fs::path place = options_.out / "unfinished";
     files::make_directories("sweep", place);
     int number = 1;
     const auto name = [&] {
@@ -223,22 +163,16 @@ class Sweep {
     if (error) cannot_use(folder, error);
   }
 
-  void start(const Task& task) {
-    put_aside(task.folder);
-    processes_.start(std::size_t(&task - tasks_.data()), command_of(task), task.log);
-  }
-
-  void report(const Processes::Ended& ended) {
-    const Task& task = tasks_[ended.id];
+  void report(const Task& task, const Jobs::Ended& ended) {
     ++done_, ++finished_;
-    progress_ << '[' << done_ << '/' << tasks_.size() << "] " << task.cell->name << ", seed "
-              << task.seed << ": ";
-    if (ended.succeeded) {
-      record_cell(task);
-      progress_ << "loss " << number(result_of(task).loss);
-    } else ++failed_, progress_ << "failed: " << printable(last_line("sweep", task.log));
+    progress_ << '[' << done_ << '/' << tasks_.size() << "] " << task.point->name << ", seed "
+              << task.job.seed << ": ";
+    if (ended.result) {
+      task.record();
+      progress_ << "loss " << number(ended.result->loss);
+    } else ++failed_, progress_ << "failed: " << printable(ended.problem);
     const double each = seconds() / double(finished_);
-    if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
+    if (jobs_.left() > 0) progress_ << "; " << time_left(each * double(jobs_.left()));
     progress_ << std::endl;
   }
 
@@ -247,11 +181,12 @@ class Sweep {
   const SweepOptions& options_;
   std::ostream& progress_;
   std::optional<train::DirectoryLock> lock_{};
-  std::vector<Cell> cells_;
-  const Cell& baseline_;
+  std::vector<Point> points_;
+  const Point& baseline_;
   std::vector<Task> tasks_{};
-  Processes processes_;
-  std::size_t done_ = 0, finished_ = 0, to_do_ = 0;
+  std::set<std::string> workloads_{};
+  Jobs jobs_;
+  std::size_t done_ = 0, finished_ = 0;
   int failed_ = 0;
   Clock::time_point began_ = Clock::now();
 };
@@ -260,10 +195,9 @@ class Sweep {
 
 int run_sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own,
               std::ostream& progress) {
-  if (options.axes.empty() || options.run.seeds.empty() || options.jobs < 1 ||
-      options.run.out.empty())
-    fail<UsageError>("sweep", options.axes.size(), " axes, ", options.run.seeds.size(), " seeds, ",
-                     options.jobs, " jobs, folder \"", options.run.out.string(),
+  if (options.axes.empty() || options.seeds.empty() || options.jobs < 1 || options.out.empty())
+    fail<UsageError>("sweep", options.axes.size(), " axes, ", options.seeds.size(), " seeds, ",
+                     options.jobs, " jobs, folder \"", options.out.string(),
                      "\". Give at least one --axis, a seed, a job, and --out.");
   require_json(options.json);
   Sweep sweep(options, own, progress);
@@ -276,7 +210,7 @@ int run_sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own
                                 << sweep.effects(results);
   write_json(options.json, json_of(results));
   if (failed > 0) progress << failed << " failed" << std::endl;
-  return StopSignals::came() ? exit_undecided : failed == 0 ? exit_yes : exit_no;
+  return Jobs::stopped() ? exit_undecided : failed == 0 ? exit_yes : exit_no;
 }
 
 Work add_sweep(CLI::App& app, const Context& context) {
@@ -285,10 +219,9 @@ Work add_sweep(CLI::App& app, const Context& context) {
     std::vector<std::string> axes{};
   };
   auto options = std::make_shared<Options>();
-  RunOptions& run = options->sweep.run;
-  run.workload = context.workload;
-  app.add_option("policy", options->sweep.policy,
-                 "a file (x.json), a strategy, or a shipped policy (mxfp8)")
+  SweepOptions& sweep = options->sweep;
+  sweep.setup.workload = context.workload;
+  app.add_option("policy", sweep.policy, "a file (x.json), a strategy, or a shipped policy (mxfp8)")
       ->required();
   app.add_option("--axis", options->axes,
                  "NAME=VALUE,VALUE: a field of the file (quantizers.q.scale.history), or an option "
@@ -297,17 +230,17 @@ Work add_sweep(CLI::App& app, const Context& context) {
       ->required()
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--against", options->sweep.against,
+  app.add_option("--against", sweep.against,
                  "NAME=VALUE,NAME=VALUE: the cell with which others are compared; default: the "
                  "first value of each axis");
-  add_seeds(app, run.seeds, "seeds of each cell: 0..4 or 0,3,7; default: 0");
-  add_training(app, run, context);
-  app.add_option("--jobs", options->sweep.jobs, "the number of runs at once")
+  add_seeds(app, sweep.seeds, "seeds of each cell: 0..4 or 0,3,7; default: 0");
+  add_training(app, sweep.setup, context);
+  app.add_option("--jobs", sweep.jobs, "the number of runs at once")
       ->capture_default_str()
       ->check(whole_number(1, most_jobs));
-  app.add_option("--out", run.out, "the folder for policies, logs, and a folder for each run")
+  app.add_option("--out", sweep.out, "the folder for policies, logs, and a folder for each run")
       ->required();
-  add_json(app, options->sweep.json);
+  add_json(app, sweep.json);
   return [options, &context, &app] {
     for (const std::string& text : options->axes) {
       const Axis& axis = options->sweep.axes.emplace_back(axis_of(text));
@@ -480,7 +413,7 @@ std::vector<std::string> short_names(const std::vector<Axis>& axes) {
   return names;
 }
 
-std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& axes) {
+std::vector<Point> points_of(const std::string& policy, const std::vector<Axis>& axes) {
   const Source source = source_of(policy);
   const std::vector<std::string> names = short_names(axes);
   std::size_t count = 1;
@@ -494,34 +427,34 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
     if (count > most_cells)
       fail<UsageError>("sweep", "the axes have more than ", most_cells, " cells. Give fewer.");
   }
-  std::vector<Cell> cells;
+  std::vector<Point> points;
   std::set<std::string> taken;
   for (std::size_t number = 0; number < count; ++number) {
-    Cell cell{.name = plain(source.stem), .policy = {}};
+    Point point{.name = plain(source.stem), .policy = {}};
     Json json = source.json, record{{"policy", source.stem}, {"axes", Json::object()}};
     std::size_t rest = number, below = count;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       below /= axes[i].values.size();
       const std::string& value = axes[i].values[rest / below];
-      cell.places.push_back(rest / below);
+      point.places.push_back(rest / below);
       rest %= below;
-      cell.name += "-" + plain(names[i] + "=" + value);
+      point.name += "-" + plain(names[i] + "=" + value);
       record["axes"][names[i]] = value;
       for (const std::string& field : split(axes[i].name, ','))
-        if (is_run_option(field)) cell.options.emplace_back("--" + field, option_of(value));
+        if (is_run_option(field)) point.options.emplace_back("--" + field, option_of(value));
         else set_field(json, field, value);
     }
-    while (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
-    json["name"] = cell.name;
+    while (!taken.insert(point.name).second) point.name += "-" + std::to_string(number);
+    json["name"] = point.name;
     try {
-      cell.policy = json.dump(2) + "\n", cell.record = record.dump(2) + "\n";
+      point.policy = json.dump(2) + "\n", point.record = record.dump(2) + "\n";
     } catch (const Json::exception&) {
-      fail<FormatError>("sweep", "the fields of the cell ", in_quotes(cell.name),
+      fail<FormatError>("sweep", "the fields of the cell ", in_quotes(point.name),
                         " are not UTF-8. Write them in UTF-8.");
     }
-    cells.push_back(std::move(cell));
+    points.push_back(std::move(point));
   }
-  return cells;
+  return points;
 }
 
 // Checks the cells of a sweep before the first training.
@@ -550,39 +483,56 @@ void require_option(const std::string& option, const std::string& value,
   else if (!workload_named(value, own)) static_cast<void>(make_workload(value, 0, own));
 }
 
-/// Returns a text that is equal for cells that train the same: the options, and the policy without
+/// Sets an option of `run` that require_option() has accepted.
+void set_option(Setup& setup, const std::string& option, const std::string& value) {
+  if (option == "--lr") setup.choices.lr = *number_of(value);
+  else if (option == "--steps") setup.steps = int64_t(*number_of(value));
+  else if (option == "--optimizer") setup.choices.optimizer = value;
+  else if (option == "--schedule") setup.choices.schedule = value;
+  else if (option == "--from") setup.choices.from = value;
+  else setup.workload = value;
+}
+
+/// Returns a text that is equal for points that train the same: the options, and the policy without
 /// its name and remarks.
-std::string training_of(const Cell& cell, amp::Policy file) {
+std::string training_of(const Point& point, amp::Policy file) {
   file.name = "cell", file.about.clear(), file.meant_for.clear();
   std::string text = policy::hash(file);
-  for (const auto& [option, value] : cell.options) text += '\n' + option + ' ' + value;
+  for (const auto& [option, value] : point.options) text += '\n' + option + ' ' + value;
   return text + '\n';
 }
 
 }  // namespace
 
-void require_options(const RunOptions& run, const std::vector<Cell>& cells,
-                     const std::vector<NamedWorkload>& own) {
-  std::set<std::pair<std::string, std::string>> options{{"--workload", run.workload},
-                                                        {"--steps", std::to_string(run.steps)},
-                                                        {"--optimizer", run.choices.optimizer},
-                                                        {"--schedule", run.choices.schedule},
-                                                        {"--from", run.choices.from.string()}};
+std::vector<Cell> cells_of(const std::vector<Point>& points, const Setup& usual,
+                           const std::vector<NamedWorkload>& own) {
+  std::set<std::pair<std::string, std::string>> options{{"--workload", usual.workload},
+                                                        {"--steps", std::to_string(usual.steps)},
+                                                        {"--optimizer", usual.choices.optimizer},
+                                                        {"--schedule", usual.choices.schedule},
+                                                        {"--from", usual.choices.from.string()}};
   std::erase_if(options, [](const auto& option) {
     return option.second.empty() && option.first != "--workload";
   });
-  for (const Cell& cell : cells) options.insert(cell.options.begin(), cell.options.end());
+  for (const Point& point : points) options.insert(point.options.begin(), point.options.end());
   for (const auto& [option, value] : options) require_option(option, value, own);
+  std::vector<Cell> cells;
+  for (const Point& point : points) {
+    Cell& cell = cells.emplace_back(Cell{point.name, {}, usual});
+    cell.policy = policy::read_text(point.policy, point.name);
+    for (const auto& [option, value] : point.options) set_option(cell.setup, option, value);
+  }
+  return cells;
 }
 
-void require_effects(const std::vector<Axis>& axes, const std::vector<Cell>& cells,
-                     const std::vector<amp::Policy>& policies) {
+void require_effects(const std::vector<Axis>& axes, const std::vector<Point>& points,
+                     const std::vector<Cell>& cells) {
   std::vector<std::string> trainings;
   for (std::size_t c = 0; c < cells.size(); ++c)
-    trainings.push_back(training_of(cells[c], policies[c]));
+    trainings.push_back(training_of(points[c], cells[c].policy));
   for (std::size_t i = 0; i < axes.size(); ++i) {
     std::vector<std::string> of_value(axes[i].values.size());
-    for (std::size_t c = 0; c < cells.size(); ++c) of_value[cells[c].places[i]] += trainings[c];
+    for (std::size_t c = 0; c < points.size(); ++c) of_value[points[c].places[i]] += trainings[c];
     std::map<std::string, std::string> seen;
     for (std::size_t v = 0; v < of_value.size(); ++v) {
       const auto [other, is_new] = seen.emplace(std::move(of_value[v]), axes[i].values[v]);
@@ -604,11 +554,11 @@ using Places = std::vector<std::size_t>;
 /// Losses by the cell's places and the seed.
 using Losses = std::map<std::pair<Places, uint64_t>, double>;
 
-Losses losses_of(const std::vector<Cell>& cells, const std::vector<RunResult>& runs) {
+Losses losses_of(const std::vector<Point>& points, const std::vector<RunResult>& runs) {
   Losses losses;
-  for (const Cell& cell : cells)
+  for (const Point& point : points)
     for (const RunResult& run : runs)
-      if (run.policy == cell.name) losses[{cell.places, run.seed}] = run.loss;
+      if (run.policy == point.name) losses[{point.places, run.seed}] = run.loss;
   return losses;
 }
 
@@ -636,14 +586,8 @@ std::string text_of(const Interval& interval) {
 
 }  // namespace
 
-const std::string& Cell::workload(const std::string& usual) const {
-  for (const auto& [name, value] : options)
-    if (name == "--workload") return value;
-  return usual;
-}
-
-const Cell& baseline_of(const std::string& text, const std::vector<Axis>& axes,
-                        const std::vector<Cell>& cells) {
+const Point& baseline_of(const std::string& text, const std::vector<Axis>& axes,
+                         const std::vector<Point>& points) {
   const std::vector<std::string> names = short_names(axes);
   Places wanted(axes.size());
   std::size_t named = 0;
@@ -662,13 +606,13 @@ const Cell& baseline_of(const std::string& text, const std::vector<Axis>& axes,
     fail<UsageError>("--against", in_quotes(text), " is not a cell. Give values of axes, such as ",
                      in_quotes(choices), ".");
   }
-  return *std::ranges::find(cells, wanted, &Cell::places);
+  return *std::ranges::find(points, wanted, &Point::places);
 }
 
-std::string effects_of(const std::vector<Axis>& axes, const std::vector<Cell>& cells,
-                       const Cell& baseline, const std::vector<RunResult>& runs) {
+std::string effects_of(const std::vector<Axis>& axes, const std::vector<Point>& points,
+                       const Point& baseline, const std::vector<RunResult>& runs) {
   if (axes.size() < 2) return "";
-  const Losses losses = losses_of(cells, runs);
+  const Losses losses = losses_of(points, runs);
   const std::vector<uint64_t> seeds = seeds_in(runs);
   const std::vector<std::string> names = short_names(axes);
   std::vector<Choice> choices;  // all values but the baseline's
@@ -690,10 +634,10 @@ std::string effects_of(const std::vector<Axis>& axes, const std::vector<Cell>& c
     for (const uint64_t seed : seeds) {
       double sum = 0;
       int64_t count = 0;
-      for (const Cell& cell : cells)
+      for (const Point& point : points)
         if (std::ranges::all_of(all,
-                                [&](const Choice& c) { return cell.places[c.axis] == c.value; }))
-          sum += value(cell.places, seed), ++count;
+                                [&](const Choice& c) { return point.places[c.axis] == c.value; }))
+          sum += value(point.places, seed), ++count;
       by_seed.push_back(sum / double(count));
     }
     return text_of(interval_of(by_seed));

@@ -228,10 +228,7 @@ std::string problem_in(const std::function<void()>& check) {
     check();
     return {};
   } catch (const Error& error) {
-    const std::string_view message = error.what();
-    const std::size_t begin = message.find("] ");
-    const std::string_view said = message.substr(begin == std::string_view::npos ? 0 : begin + 2);
-    return std::string(said.substr(0, said.rfind(". ")));
+    return std::string(error.problem());
   }
 }
 

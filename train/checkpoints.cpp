@@ -161,13 +161,6 @@ fs::path free_name(const fs::path& root, int64_t step) {
 }
 
 namespace {
-/// Returns the first sentence of a FormatError "[checkpoint] problem. Remedy."
-std::string reason_in(std::string_view message) {
-  constexpr std::string_view beginning = "[checkpoint] ";
-  if (message.starts_with(beginning)) message.remove_prefix(beginning.size());
-  return std::string(message.substr(0, message.rfind(". ")));
-}
-
 /// Returns whether a directory has files of a checkpoint, or is empty and has a checkpoint's name.
 bool looks_like_checkpoint(const fs::path& path) {
   std::error_code error;
@@ -193,7 +186,7 @@ std::vector<DamagedCheckpoint> damaged_checkpoints(const fs::path& root) {
   std::ranges::sort(entries, std::greater());
   for (const fs::path& path : entries) try {
       if (looks_like_checkpoint(path)) verify_checkpoint(path);
-    } catch (const FormatError& error) { damaged.push_back({path, reason_in(error.what())}); }
+    } catch (const FormatError& error) { damaged.push_back({path, std::string(error.problem())}); }
   return damaged;
 }
 

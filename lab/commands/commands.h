@@ -112,18 +112,20 @@ int run_formats(const FormatsOptions& options);
 struct GateOptions {
   std::string policy{}, reference = "amp-bf16", metric = "late-loss";
   Bound within{};
-  RunOptions run{};              // workload, seeds (the first one), steps, choices, and out
+  Setup setup{};
+  uint64_t seed = 0;  // of the first pair
+  std::filesystem::path out{};
   int64_t first = 8, pairs = 0;  // pairs: exactly that many; 0: by their spread
   double max_minutes = 20;
   int jobs = 0;  // 0: as many as this machine has threads for
   std::string json{};
 };
 
-/// Trains pairs in processes of this program's own command `run`, and prints the answer. Runs that
-/// are finished in `run.out` are not trained again; without it files are temporary. Throws
-/// UsageError for a folder of other settings. Returns 0 for equivalent or better, 1 for worse, 3
-/// for undecided or after a signal. Throws UsageError for a run that fails, for a reference that
-/// diverges, and for a relative bound if a loss is not above 0.
+/// Trains pairs in processes, and prints the answer. Runs that are finished in `out` are not
+/// trained again; without it files are temporary. Throws UsageError for a folder of other settings.
+/// Returns 0 for equivalent or better, 1 for worse, 3 for undecided or after a signal. Throws
+/// UsageError for a run that fails, for a reference that diverges, and for a relative bound if a
+/// loss is not above 0.
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
              std::ostream& progress);
 
@@ -203,7 +205,7 @@ void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& a
 /// Adds --lr, --optimizer, --schedule and --from.
 void add_choices(CLI::App& app, Choices& choices);
 /// Adds the flags of `run`'s trainings, except policies and seeds.
-void add_training(CLI::App& app, RunOptions& options, const Context& context);
+void add_training(CLI::App& app, Setup& setup, const Context& context);
 
 // --- results for programs
 /// Adds --json: a file, or - for standard output.
@@ -308,8 +310,7 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
 /// The measure of sensitivity and search: the workload's batches under the reference.
 Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
 /// Trains the base and found policies, and prints the table. Returns 3 if a signal stopped it.
-int train_found(const RunOptions& options, const std::vector<NamedWorkload>& own,
-                std::ostream& words);
+int train_found(const Study& study, const std::vector<NamedWorkload>& own, std::ostream& words);
 constexpr std::string_view made_by_search = "halftone-lab search ";
 /// Throws UsageError before minutes of work unless the policy can be written to `out`, and replaces
 /// only the policy of an earlier search.

@@ -93,19 +93,17 @@ void add_choices(CLI::App& app, Choices& choices) {
                  "Training::save(); a state of another policy is converted");
 }
 
-void add_training(CLI::App& app, RunOptions& options, const Context& context) {
-  app.add_option("--workload", options.workload, context.names)->capture_default_str();
-  app.add_option("--steps", options.steps)
-      ->capture_default_str()
-      ->check(whole_number(1, most_steps));
-  app.add_option("--probe", options.probe, "telemetry every n steps; 0: none")
+void add_training(CLI::App& app, Setup& setup, const Context& context) {
+  app.add_option("--workload", setup.workload, context.names)->capture_default_str();
+  app.add_option("--steps", setup.steps)->capture_default_str()->check(whole_number(1, most_steps));
+  app.add_option("--probe", setup.probe, "telemetry every n steps; 0: none")
       ->capture_default_str()
       ->check(whole_number(0, most_steps));
-  app.add_option("--probe-from", options.probe_from,
+  app.add_option("--probe-from", setup.probe_from,
                  "first step of the telemetry; 1 leaves out the step in which delayed scales begin")
       ->capture_default_str()
       ->check(whole_number(0, most_steps));
-  add_choices(app, options.choices);
+  add_choices(app, setup.choices);
 }
 
 void add_json(CLI::App& app, std::string& path) {

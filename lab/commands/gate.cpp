@@ -66,46 +66,36 @@ class Pairs {
  public:
   Pairs(const GateOptions& options, fs::path out, std::ostream& progress)
       : options_(options),
+        policy_(cells_of({options.policy}, options.setup).front()),
+        reference_(cells_of({options.reference}, options.setup).front()),
         out_(std::move(out)),
         progress_(progress),
-        jobs_(options.jobs > 0 ? options.jobs : cpu_threads()),
-        processes_("gate", jobs_) {
+        jobs_("gate", options.jobs > 0 ? options.jobs : cpu_threads()) {
     for (const char* folder : {"policy", "reference", "logs"})
       files::make_directories("gate", out_ / folder);
-    const RunOptions& run = options.run;
-    require_same_settings("gate", out_ / "gate.json",
-                          {{"policy", policy::hash(policy::named_or_read(options.policy))},
-                           {"reference", policy::hash(policy::named_or_read(options.reference))},
-                           {"workload", run.workload},
-                           {"steps", run.steps},
-                           {"portable_bits", portable_bits()},
-                           {"lr", run.choices.lr},
-                           {"optimizer", run.choices.optimizer},
-                           {"schedule", run.choices.schedule},
-                           {"from", run.choices.from.string()}});
+    Json settings = json_of(options.setup);
+    settings.erase("probe");
+    settings["policy"] = policy::hash(policy_.policy);
+    settings["reference"] = policy::hash(reference_.policy);
+    settings["portable_bits"] = portable_bits();
+    require_same_settings("gate", out_ / "gate.json", settings);
   }
 
   /// Trains until `count` pairs are complete; false if time is over or a signal came.
   bool train(int64_t count) {
     while (std::ssize(pairs_) < count) {
       pairs_.emplace_back();
-      for (const bool reference : {true, false})
-        if (!take_finished(pairs_.size() - 1, reference))
-          waiting_.push_back({pairs_.size() - 1, reference});
+      for (const bool reference : {true, false}) add({pairs_.size() - 1, reference});
     }
-    while (!waiting_.empty() || !processes_.empty()) {
+    while (jobs_.left() > 0) {
       if (minutes() > options_.max_minutes) {
         progress_ << "stopped after " << number(minutes(), 3) << " min" << std::endl;
-        return processes_.end_all(), false;
+        return false;
       }
-      if (!waiting_.empty() && !processes_.full()) {
-        start(waiting_.front());
-        waiting_.erase(waiting_.begin());
-      } else if (const auto ended = processes_.wait(1)) {
-        if (ended->id != Processes::none) finish(*ended);
-      } else {
+      if (const auto ended = jobs_.next(1)) finish(*ended);
+      if (Jobs::stopped()) {
         progress_ << "stopped by a signal" << std::endl;
-        return processes_.end_all(), false;
+        return false;
       }
     }
     return true;
@@ -145,75 +135,53 @@ class Pairs {
                        "units, for example --within 0.01.");
     return options_.within.difference(loss, reference);
   }
-  uint64_t seed_of(std::size_t pair) const { return options_.run.seeds.front() + pair; }
-  const std::string& policy_of(bool reference) const {
-    return reference ? options_.reference : options_.policy;
-  }
-  fs::path folder_of(const Run& run) const {
-    return out_ / (run.reference ? "reference" : "policy") /
-           run_name(options_.run.workload, policy_of(run.reference), seed_of(run.pair));
-  }
-  fs::path log_of(const Run& run) const {
-    return out_ / "logs" /
-           ((run.reference ? "reference-" : "policy-") + std::to_string(seed_of(run.pair)) +
-            ".log");
+  uint64_t seed_of(const Run& run) const { return options_.seed + run.pair; }
+
+  /// Takes the result of a run that is finished, and trains the others.
+  void add(const Run& run) {
+    const std::string kind = run.reference ? "reference" : "policy";
+    Job job = job_of(run.reference ? reference_ : policy_, seed_of(run), out_ / kind);
+    if (auto before = finished_run("gate", job.folder, job.cell.name, job.seed))
+      return take(run, *std::move(before));
+    const std::string log = kind + '-' + std::to_string(job.seed) + ".log";
+    jobs_.add(std::move(job), out_ / "logs" / log);
+    runs_.push_back(run);
   }
 
-  /// Reads a run that is finished; false if it is not.
-  bool take_finished(std::size_t pair, bool reference) {
-    auto run =
-        finished_run("gate", folder_of({pair, reference}), policy_of(reference), seed_of(pair));
-    if (!run) return false;
+  void take(const Run& run, RunResult result) {
     // A training that diverged has finished, and its metric is infinite or NaN.
-    if (reference && !std::isfinite(loss_of(*run, options_.metric)))
+    if (const double loss = loss_of(result, options_.metric); run.reference && !std::isfinite(loss))
       fail<UsageError>("gate", "the reference ", options_.reference, " has no finite ",
-                       options_.metric, " from seed ", seed_of(pair), ": ",
-                       loss_of(*run, options_.metric),
+                       options_.metric, " from seed ", result.seed, ": ", loss,
                        ". Use another reference, or --metric late-loss.");
-    (reference ? pairs_[pair].reference : pairs_[pair].policy) = std::move(run);
-    return true;
+    Pair& pair = pairs_[run.pair];
+    (run.reference ? pair.reference : pair.policy) = std::move(result);
   }
 
-  void start(const Run& run) {
-    const RunOptions& o = options_.run;
-    std::vector<std::string> words{"run",        policy_of(run.reference),
-                                   "--workload", o.workload,
-                                   "--seeds",    std::to_string(seed_of(run.pair)),
-                                   "--steps",    std::to_string(o.steps),
-                                   "--threads",  std::to_string(std::max(1, cpu_threads() / jobs_)),
-                                   "--out",      folder_of(run).parent_path().string()};
-    const auto add = [&](const char* flag, const std::string& value) {
-      if (!value.empty()) words.emplace_back(flag), words.push_back(value);
-    };
-    add("--lr", o.choices.lr > 0 ? exact(o.choices.lr) : "");
-    add("--optimizer", o.choices.optimizer), add("--schedule", o.choices.schedule);
-    add("--from", o.choices.from.string());
-    processes_.start(run.pair * 2 + (run.reference ? 1 : 0), words, log_of(run));
-  }
-
-  void finish(const Processes::Ended& ended) {
-    const Run run{ended.id / 2, ended.id % 2 == 1};
-    if (!ended.succeeded || !take_finished(run.pair, run.reference))
-      fail<UsageError>("gate", "a run of ", policy_of(run.reference),
-                       " failed: ", printable(last_line("gate", log_of(run))));
+  void finish(const Jobs::Ended& ended) {
+    const Run run = runs_[ended.number];
+    if (!ended.result)
+      fail<UsageError>("gate", "a run of ", run.reference ? options_.reference : options_.policy,
+                       " failed: ", printable(ended.problem));
+    take(run, *ended.result);
     const Pair& pair = pairs_[run.pair];
     if (!pair.complete()) return;
     ++trained_;
     const auto left =
         double(std::ranges::count_if(pairs_, [](const Pair& p) { return !p.complete(); }));
-    progress_ << "seed " << seed_of(run.pair) << ": "
+    progress_ << "seed " << seed_of(run) << ": "
               << difference_text(difference_of(pair, options_.metric), options_.within);
     if (left > 0) progress_ << "; " << time_left(60 * minutes() / double(trained_) * left);
     progress_ << std::endl;
   }
 
   const GateOptions& options_;
+  Cell policy_, reference_;
   fs::path out_;
   std::ostream& progress_;
-  int jobs_;
-  Processes processes_;
+  Jobs jobs_;
   std::vector<Pair> pairs_{};
-  std::vector<Run> waiting_{};
+  std::vector<Run> runs_{};  // of the jobs
   int64_t trained_ = 0;
   Clock::time_point began_ = Clock::now();
 };
@@ -250,8 +218,8 @@ Json json_of(const GateOptions& options, const GateAnswer& answer, const Pairs& 
             {"verdict", name(answer.verdict)},
             {"policy", options.policy},
             {"reference", options.reference},
-            {"workload", options.run.workload},
-            {"steps", options.run.steps},
+            {"workload", options.setup.workload},
+            {"steps", options.setup.steps},
             {"metric", options.metric},
             {"within", options.within.value},
             {"relative", options.within.relative},
@@ -279,18 +247,16 @@ std::string interval_text(const Interval& d, const Bound& bound) {
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
              std::ostream& progress) {
   Gate gate(options.within.of_differences(), options.first, options.pairs);
-  if (!(options.max_minutes > 0) || options.run.seeds.size() != 1)
-    fail<UsageError>("gate", options.max_minutes, " minutes and ", options.run.seeds.size(),
-                     " first seeds. Use more than 0 minutes, and one seed.");
+  if (!(options.max_minutes > 0))
+    fail<UsageError>("gate", options.max_minutes, " minutes. Use more than 0.");
   require_json(options.json);
   const amp::Policy policy = policy::named_or_read(options.policy);
   policy::named_or_read(options.reference);
-  note_other_model(progress, policy, options.run.workload, own);
-  name_workload(words_next_to(options.json), options.run.workload, own);
+  note_other_model(progress, policy, options.setup.workload, own);
+  name_workload(words_next_to(options.json), options.setup.workload, own);
   std::optional<TemporaryFolder> temporary;
-  if (options.run.out.empty()) temporary.emplace();
-  Pairs pairs(options, temporary ? temporary->path() : options.run.out, progress);
-  const StopSignals signals;
+  if (options.out.empty()) temporary.emplace();
+  Pairs pairs(options, temporary ? temporary->path() : options.out, progress);
   std::vector<double> differences;
   bool goes_on = true, diverged = false;
   while (goes_on && !diverged) {
@@ -306,7 +272,7 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
   GateAnswer answer = gate.answer(differences);
   if (diverged) answer.verdict = Verdict::worse, answer.would_decide = 0;
   std::ostream& words = words_next_to(options.json);
-  words << options.run.workload << ", " << options.run.steps << " steps: " << options.policy
+  words << options.setup.workload << ", " << options.setup.steps << " steps: " << options.policy
         << " against " << options.reference << ", " << options.metric << '\n'
         << text_of(answer, options.within) << ", " << fixed(pairs.minutes(), 1) << " min\n";
   if (diverged) words << "the policy's loss is not finite from at least one seed\n";
@@ -322,11 +288,10 @@ Work add_gate(CLI::App& app, const Context& context) {
   struct Options {
     GateOptions gate{};
     std::string within = "0.5%";
-    uint64_t seed = 0;
   };
   auto options = std::make_shared<Options>();
   GateOptions& gate = options->gate;
-  gate.run.workload = context.workload;
+  gate.setup.workload = context.workload;
   add_policy(app, gate.policy);
   app.add_option("--reference", gate.reference, "the policy it is compared with")
       ->capture_default_str();
@@ -338,11 +303,11 @@ Work add_gate(CLI::App& app, const Context& context) {
                  "late-loss (mean of the last tenth of the steps) or validation")
       ->capture_default_str()
       ->check(CLI::IsMember({"late-loss", "validation"}));
-  add_workload(app, gate.run.workload, context);
-  app.add_option("--steps", gate.run.steps, "steps of each training")
+  add_workload(app, gate.setup.workload, context);
+  app.add_option("--steps", gate.setup.steps, "steps of each training")
       ->capture_default_str()
       ->check(whole_number(1, most_steps));
-  add_choices(app, gate.run.choices);
+  add_choices(app, gate.setup.choices);
   app.add_option("--first", gate.first, "pairs that estimate the spread")
       ->capture_default_str()
       ->check(CLI::Range(2, 1000));
@@ -354,13 +319,12 @@ Work add_gate(CLI::App& app, const Context& context) {
   app.add_option("--jobs", gate.jobs,
                  "trainings at once, which share the threads; default: one per thread")
       ->check(whole_number(1, most_jobs));
-  add_seed(app, options->seed);
-  app.add_option("--out", gate.run.out,
+  add_seed(app, gate.seed);
+  app.add_option("--out", gate.out,
                  "keeps the runs in this folder, and reads those that are finished");
   add_json(app, gate.json);
   return [options, &context] {
     options->gate.within = bound_of(options->within);
-    options->gate.run.seeds = {options->seed};
     return run_gate(options->gate, context.own, std::cerr);
   };
 }

@@ -15,46 +15,50 @@ namespace halftone::lab {
 
 Work add_run(CLI::App& app, const Context& context) {
   struct Options {
-    RunOptions run{.set_aside = true};
+    std::vector<std::string> policies{};
+    Setup setup{};
+    Study study{.set_aside = true};
     std::string json{};
   };
   auto options = std::make_shared<Options>();
-  RunOptions& run = options->run;
-  run.workload = context.workload;
-  app.add_option("policies", run.policies,
+  Study& study = options->study;
+  options->setup.workload = context.workload;
+  app.add_option("policies", options->policies,
                  "files (x.json), strategies, or shipped policies (mxfp8); the others are compared "
                  "with the first")
       ->required();
-  add_seeds(app, run.seeds, "seeds of the runs: 0..4 or 0,3,7; default: 0");
-  add_training(app, run, context);
+  add_seeds(app, study.seeds, "seeds of the runs: 0..4 or 0,3,7; default: 0");
+  add_training(app, options->setup, context);
   app.add_option(
-      "--out", run.out,
+      "--out", study.out,
       "writes a folder for each run into this one. Finished runs in it are read, and files of "
       "unfinished runs move to old-1, old-2, ... in their folders");
-  app.add_option("--trace", run.trace,
+  app.add_option("--trace", options->setup.trace,
                  "hashes of all tensors every N steps, for halftone-lab diff; needs --out")
       ->check(whole_number(1, most_steps));
   add_json(app, options->json);
   return [options, &context] {
     require_json(options->json);
-    name_workload(words_next_to(options->json), options->run.workload, context.own);
+    name_workload(words_next_to(options->json), options->setup.workload, context.own);
     std::vector<RunResult> done;
-    options->run.after = [&](const RunResult& result) { done.push_back(result); };
+    Study& study = options->study;
+    study.after = [&](const RunResult& result) { done.push_back(result); };
     const auto print = [&] {
       if (!done.empty()) words_next_to(options->json) << table_of(done) << remarks_on(done);
       write_json(options->json, json_of(done));
     };
     try {
-      lab::run(options->run, context.own, std::cerr);
+      study.cells = cells_of(options->policies, options->setup);
+      lab::run(study, context.own, std::cerr);
     } catch (...) {
       print();
       throw;
     }
     print();
-    const std::size_t wanted = options->run.policies.size() * options->run.seeds.size();
+    const std::size_t wanted = study.cells.size() * study.seeds.size();
     if (done.size() == wanted) return exit_yes;
     std::cerr << "stopped: " << done.size() << " of " << wanted << " runs are finished. "
-              << (options->run.out.empty()
+              << (study.out.empty()
                       ? "Give --out DIR to keep finished runs for the next call"
                       : "The same command reads these and trains the others from step 0")
               << '\n';
@@ -66,21 +70,20 @@ Work add_run(CLI::App& app, const Context& context) {
 
 int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own) {
   RecordedRun there = read_run("rerun", options.folder);
-  if (!options.from.empty()) there.options.choices.from = options.from;
-  if (there.options.choices.from.empty() != there.from_hash.empty())
+  Setup& setup = there.study.cells[0].setup;
+  if (!options.from.empty()) setup.choices.from = options.from;
+  if (setup.choices.from.empty() != there.from_hash.empty())
     fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
-  if (!there.options.choices.from.empty() && !std::filesystem::exists(there.options.choices.from))
-    fail<UsageError>("rerun", printable(there.options.choices.from.string()),
+  if (!setup.choices.from.empty() && !std::filesystem::exists(setup.choices.from))
+    fail<UsageError>("rerun", printable(setup.choices.from.string()),
                      ", with which the run began, is not there. Say where it is: --from.");
-  const RunOptions& run_options = there.options;
   require_json(options.json);
   std::ostream& words = words_next_to(options.json);
-  words << printable(options.folder.string()) << ": " << run_options.steps << " steps of "
-        << printable(run_options.workload) << ", seed " << run_options.seeds[0]
-        << std::endl;
+  words << printable(options.folder.string()) << ": " << setup.steps << " steps of "
+        << printable(setup.workload) << ", seed " << there.study.seeds[0] << std::endl;
   if (there.portable_bits) set_portable_bits(true);
   std::ostringstream progress;
-  const std::vector<RunResult> finished = run(run_options, own, progress);
+  const std::vector<RunResult> finished = run(there.study, own, progress);
   if (finished.empty()) {
     std::cerr << "stopped before the last step, so no weights were compared\n";
     return exit_undecided;
@@ -96,10 +99,10 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
     words << "nothing that is recorded differs: look at what the compiler was told, and at "
              "libraries\n";
   write_json(options.json, Json{{"format", 1},
-                                        {"weights_there", there.weights_hash},
-                                        {"weights_here", here.weights_hash},
-                                        {"same", same},
-                                        {"differences", others}}
+                                {"weights_there", there.weights_hash},
+                                {"weights_here", here.weights_hash},
+                                {"same", same},
+                                {"differences", others}}
                                    .dump(1) +
                                "\n");
   return same || !options.check ? exit_yes : exit_no;

@@ -88,11 +88,10 @@ void check_place_for(const std::filesystem::path& out) {
                      ". Choose another --out.");
 }
 
-int train_found(const RunOptions& options, const std::vector<NamedWorkload>& own,
-                std::ostream& words) {
-  const std::vector<RunResult> runs = run(options, own, std::cerr);
+int train_found(const Study& study, const std::vector<NamedWorkload>& own, std::ostream& words) {
+  const std::vector<RunResult> runs = run(study, own, std::cerr);
   if (!runs.empty()) words << '\n' << table_of(runs);
-  const std::size_t wanted = options.policies.size() * options.seeds.size();
+  const std::size_t wanted = study.cells.size() * study.seeds.size();
   if (runs.size() == wanted) return exit_yes;
   std::cerr << "stopped: " << runs.size() << " of " << wanted
             << " trainings are finished; the policies found are written\n";
@@ -135,10 +134,9 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
   files::replace("search", record_of(command.out), json_of(found, options));
   words << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
   if (command.seeds.empty()) return exit_yes;
-  return train_found({.workload = command.of.workload,
-                      .policies = {command.of.policy, command.out.string()},
-                      .seeds = command.seeds,
-                      .steps = command.steps},
+  return train_found({.cells = cells_of({command.of.policy, command.out.string()},
+                                        {.workload = command.of.workload, .steps = command.steps}),
+                      .seeds = command.seeds},
                      own, words);
 }
 
@@ -421,18 +419,17 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
   write_json(command.of.json, json.dump(1) + "\n");
   if (!command.out.empty()) files::replace("search", record_of(command.out), json.dump(1) + "\n");
   if (!command.seeds.empty() && !command.out.empty()) {
-    RunOptions run_options{.workload = command.of.workload,
-                           .policies = {command.of.policy},
-                           .seeds = command.seeds,
-                           .steps = command.steps};
-    for (const std::filesystem::path& file : files) run_options.policies.push_back(file.string());
-    if (const int code = train_found(run_options, own, words); code != exit_yes) return code;
+    std::vector<std::string> policies{command.of.policy};
+    for (const std::filesystem::path& file : files) policies.push_back(file.string());
+    const Setup setup{.workload = command.of.workload, .steps = command.steps};
+    const Study study{.cells = cells_of(policies, setup), .seeds = command.seeds};
+    if (const int code = train_found(study, own, words); code != exit_yes) return code;
   }
   if (command.gate.empty()) return exit_yes;
   GateOptions gate{
       .policy = files.front().string(), .reference = command.of.policy, .within = within};
-  gate.run.workload = command.of.workload, gate.run.steps = command.steps;
-  gate.run.seeds = {command.of.seed};
+  gate.setup.workload = command.of.workload, gate.setup.steps = command.steps;
+  gate.seed = command.of.seed;
   words << '\n';
   return run_gate(gate, own, std::cerr);
 }

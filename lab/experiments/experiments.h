@@ -86,26 +86,16 @@ extern const Experiment e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13, 
 
 namespace halftone::lab {
 
-/// A policy in a temporary file while the object exists, because run() reads policies from files.
-class PolicyOnDisk {
- public:
-  explicit PolicyOnDisk(amp::Policy policy);
-  ~PolicyOnDisk();
-  PolicyOnDisk(const PolicyOnDisk&) = delete;
-  PolicyOnDisk& operator=(const PolicyOnDisk&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 /// An experiment's trainings were stopped by a signal, so it has no result.
 struct Stopped : Error {
   using Error::Error;
 };
 
+/// Returns a cell for each policy, under its own name.
+std::vector<Cell> cells_of(const std::vector<amp::Policy>& policies, const Setup& setup);
+
 /// Runs all trainings, without files. Throws Stopped after SIGINT, SIGTERM or SIGHUP.
-std::vector<RunResult> all_runs(const RunOptions& options);
+std::vector<RunResult> all_runs(const Study& study);
 
 /// Trains a workload under each policy from each seed. Pairs by seed have the same weights and the
 /// same batches.
@@ -113,8 +103,8 @@ class PairedRuns {
  public:
   /// Prints the table: each policy's late loss, and its difference from the first policy's. Throws
   /// Stopped like all_runs().
-  PairedRuns(Findings& found, const std::string& workload, const std::vector<std::string>& policies,
-             std::size_t seeds, int64_t steps);
+  PairedRuns(Findings& found, const Setup& setup, const std::vector<amp::Policy>& policies,
+             std::size_t seeds);
 
   /// Returns the relative difference of late losses from the policy in place `base`, with its 95 %
   /// interval.

@@ -260,8 +260,11 @@ void run(Findings& found) {
   found.out() << "squared error of normal numbers, Four Over Six over NVFP4: " << fixed(ratio, 3)
               << "\n\n";
   found.at_most("squared error, over NVFP4's", ratio, 0.9);
-  const PairedRuns runs(found, "gpt_small", {"nvfp4", "nvfp4_four_over_six", "amp-bf16"},
-                        found.thorough() ? 24 : 8, 200);
+  const PairedRuns runs(
+      found, {.workload = "gpt_small", .steps = 200},
+      {policy::named_or_read("nvfp4"), policy::named_or_read("nvfp4_four_over_six"),
+       amp::Policy::named("amp-bf16")},
+      found.thorough() ? 24 : 8);
   const Interval gain = runs.difference(1), cost = runs.difference(0, 2);
   found.out() << "nvfp4 against amp-bf16: " << signed_percent(cost) << '\n';
   found.at_most("loss of Four Over Six beyond NVFP4's, upper end of 95 %", gain.mean + gain.half,
@@ -353,9 +356,10 @@ void run(Findings& found) {
   found.within("shrinkage of MS-EDEN, in standard errors", eden.bias, -3, 3);
   found.at_most("shrinkage of stochastic rounding, in standard errors", rounded.bias, -3);
 
-  const PolicyOnDisk other(with_stochastic_rounding());
-  const PairedRuns runs(found, "gpt_small", {other.path(), "quartet2", "amp-bf16"},
-                        found.thorough() ? 24 : 8, 200);
+  const PairedRuns runs(found, {.workload = "gpt_small", .steps = 200},
+                        {with_stochastic_rounding(), policy::named_or_read("quartet2"),
+                         amp::Policy::named("amp-bf16")},
+                        found.thorough() ? 24 : 8);
   const Interval gain = runs.difference(1);
   found.at_most("loss of MS-EDEN beyond stochastic rounding's, upper end of 95 %",
                 gain.mean + gain.half, 0.02);

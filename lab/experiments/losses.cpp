@@ -241,10 +241,9 @@ double bytes_per_parameter(const std::string& strategy) {
 void run(Findings& found) {
   std::vector<uint64_t> seeds{0, 1, 2};
   if (found.thorough()) seeds.insert(seeds.end(), {3, 4});
-  const std::vector<RunResult> runs = all_runs({.workload = workload,
-                                                .policies = strategies,
-                                                .seeds = seeds,
-                                                .steps = found.thorough() ? 600 : 200});
+  const std::vector<RunResult> runs = all_runs(
+      {.cells = cells_of(strategies, {.workload = workload, .steps = found.thorough() ? 600 : 200}),
+       .seeds = seeds});
   Table table({"strategy", "loss", "against masters, 95 %", "bytes of a weight"});
   for (std::size_t i = 0; i < strategies.size(); ++i) {
     std::vector<double> losses, differences;
@@ -409,12 +408,11 @@ void run(Findings& found) {
   std::vector<LawRow> rows;
   for (const std::string& weight : formats)
     for (const std::string& input : formats) {
-      const PolicyOnDisk policy(integers(weight, input));
+      const amp::Policy policy = integers(weight, input);
       for (const std::string& workload : workloads)
         for (const int64_t steps : lengths) {
-          const RunOptions options{
-              .workload = workload, .policies = {policy.path()}, .steps = steps};
-          rows.push_back(row_of(all_runs(options).front()));
+          const Setup setup{.workload = workload, .steps = steps};
+          rows.push_back(row_of(all_runs({.cells = {{policy.name, policy, setup}}}).front()));
         }
     }
   const Fit fitted = fit(rows, {}, found.out());
@@ -493,12 +491,12 @@ void run(Findings& found) {
       least(ranked.end() - left, ranked.end());
   found.out() << "most sensitive: " << listed(most) << "\nleast sensitive: " << listed(least)
               << "\n\n";
-  const PolicyOnDisk all(nvfp4_except("none_left", {})),
-      recipe(nvfp4_except("recipe", {"transformer.h.[-1].**", "lm_head"})),
-      chosen(nvfp4_except("most_sensitive", most)), worst(nvfp4_except("least_sensitive", least));
-  const PairedRuns runs(found, workload,
-                        {"amp-bf16", all.path(), recipe.path(), chosen.path(), worst.path()},
-                        found.thorough() ? 24 : 8, 200);
+  const PairedRuns runs(
+      found, {.workload = workload, .steps = 200},
+      {amp::Policy::named("amp-bf16"), nvfp4_except("none_left", {}),
+       nvfp4_except("recipe", {"transformer.h.[-1].**", "lm_head"}),
+       nvfp4_except("most_sensitive", most), nvfp4_except("least_sensitive", least)},
+      found.thorough() ? 24 : 8);
   const Interval gain = runs.difference(3, 1), beyond = runs.difference(3, 2),
                  of_least = runs.difference(4, 3);
   found.out() << "most sensitive left, against none left: " << signed_percent(gain)

@@ -185,12 +185,10 @@ void run(Findings& f) {
 
   amp::Policy chosen = found.policy;
   chosen.name = "found";
-  const PolicyOnDisk file(chosen);
   const std::vector<uint64_t> seeds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-  const std::vector<RunResult> runs = all_runs({.workload = workload,
-                                                .policies = {"amp-bf16", file.path()},
-                                                .seeds = seeds,
-                                                .steps = f.thorough() ? 600 : 200});
+  const std::vector<RunResult> runs = all_runs(
+      {.cells = cells_of({base, chosen}, {.workload = workload, .steps = f.thorough() ? 600 : 200}),
+       .seeds = seeds});
   f.out() << table_of(runs) << '\n';
   std::vector<double> differences, ratios, base_times, found_times;
   for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {  // the two policies alternate, with the

@@ -390,13 +390,9 @@ struct Traced {
   std::filesystem::path folder = directory / "mine-fp32-0";
   explicit Traced(int64_t every, double lr = 0) {
     std::ostringstream progress;
-    lab::run({.workload = "mine",
-              .policies = {"fp32"},
-              .steps = 8,
-              .trace = every,
-              .choices = {.lr = lr},
-              .out = directory.path()},
-             {mine()}, progress);
+    const lab::Setup setup{.workload = "mine", .steps = 8, .choices = {.lr = lr}, .trace = every};
+    lab::run({.cells = lab::cells_of({"fp32"}, setup), .out = directory.path()}, {mine()},
+             progress);
   }
 };
 

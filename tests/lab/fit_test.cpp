@@ -131,9 +131,8 @@ TEST_CASE("a run records its parameters, tokens and the formats of its operands"
     "format": "f32"}}},
     "rules": [{"match": {"op": "linear"}, "weight": "i4", "input": "e4m3"}]})");
   std::ostringstream progress;
-  const auto runs = lab::run({.workload = "student_teacher",
-                              .policies = {(folder / "p.json").string(), "amp-bf16"},
-                              .steps = 3},
+  const auto runs = lab::run({.cells = lab::cells_of({(folder / "p.json").string(), "amp-bf16"},
+                                                     {.workload = "student_teacher", .steps = 3})},
                              {}, progress);
   const auto summary = nlohmann::json::parse(runs[0].summary);
   CHECK(summary["parameters"] == 32 * 128 + 128 + 128 * 8 + 8);

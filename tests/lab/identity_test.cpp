@@ -232,17 +232,16 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
 namespace halftone::test::rerun_test {
 namespace {
 
-
 /// A run of five steps in its own folder.
 struct Folder {
   TemporaryDirectory directory;
   std::filesystem::path path;
   Json summary;
-  explicit Folder(lab::RunOptions options = {}) {
-    options.workload = "small", options.policies = {"amp-bf16"}, options.seeds = {3};
-    options.steps = 5, options.out = directory.path();
+  explicit Folder(lab::Setup setup = {}) {
+    setup.workload = "small", setup.steps = 5;
     std::ostringstream progress;
-    lab::run(options, small(), progress);
+    lab::run({.cells = lab::cells_of({"amp-bf16"}, setup), .seeds = {3}, .out = directory.path()},
+             small(), progress);
     path = directory.path() / "small-amp-bf16-3";
     summary = Json::parse(read_file(path / "summary.json"));
   }
@@ -263,17 +262,18 @@ struct Folder {
 TEST_CASE("a run does not write after the log of one that was killed") {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "small-amp-bf16-3", log = path / "metrics.jsonl";
-  lab::RunOptions options{.workload = "small", .policies = {"amp-bf16"}, .seeds = {3}, .steps = 5};
-  options.out = directory.path();
+  lab::Study study{.cells = lab::cells_of({"amp-bf16"}, {.workload = "small", .steps = 5}),
+                   .seeds = {3},
+                   .out = directory.path()};
   std::ostringstream progress;
   std::filesystem::create_directories(path / "checkpoints");
   write_file(log, "{\"step\":1,\"train/loss\":2}\n");
-  const std::string message = message_of<UsageError>([&] { lab::run(options, small(), progress); });
+  const std::string message = message_of<UsageError>([&] { lab::run(study, small(), progress); });
   CHECK(contains(message, "[run] an unfinished run has left metrics.jsonl in " + path.string()));
   CHECK(contains(message, "Set .set_aside"));
   CHECK(read_file(log) == "{\"step\":1,\"train/loss\":2}\n");
-  options.set_aside = true;
-  lab::run(options, small(), progress);
+  study.set_aside = true;
+  lab::run(study, small(), progress);
   CHECK(read_file(path / "old-1/metrics.jsonl") == "{\"step\":1,\"train/loss\":2}\n");
   CHECK_FALSE(read_file(log).starts_with("{\"step\":1,\"train/loss\":2}\n"));
   CHECK(std::filesystem::exists(path / "summary.json"));
@@ -281,21 +281,22 @@ TEST_CASE("a run does not write after the log of one that was killed") {
 
 TEST_CASE("a run's telemetry begins at a step, and an earlier run must have begun there") {
   const TemporaryDirectory directory;
-  lab::RunOptions options{.workload = "small", .policies = {"amp-bf16"}, .seeds = {3}, .steps = 6};
-  options.probe = 2, options.probe_from = 1, options.out = directory.path();
+  const lab::Setup setup{.workload = "small", .steps = 6, .probe = 2, .probe_from = 1};
+  lab::Study study{
+      .cells = lab::cells_of({"amp-bf16"}, setup), .seeds = {3}, .out = directory.path()};
   std::ostringstream progress;
-  lab::run(options, small(), progress);
+  lab::run(study, small(), progress);
   const std::string lines = read_file(directory / "small-amp-bf16-3/probe.jsonl");
   for (int step = 0; step < 6; ++step)
     CHECK(contains(lines, "\"step\":" + std::to_string(step) + ",") == (step % 2 == 1));
-  lab::run(options, small(), progress);
-  options.probe_from = 0;
-  CHECK(contains(message_of<UsageError>([&] { lab::run(options, small(), progress); }),
+  lab::run(study, small(), progress);
+  study.cells[0].setup.probe_from = 0;
+  CHECK(contains(message_of<UsageError>([&] { lab::run(study, small(), progress); }),
                  "probe_from: 1 there, 0 here"));
 }
 
 TEST_CASE("a run says what it was, and its folder repeats it") {
-  const Folder run({.probe = 2, .choices = {.lr = 0.03, .optimizer = "sgd", .schedule = "cosine"}});
+  const Folder run({.choices = {.lr = 0.03, .optimizer = "sgd", .schedule = "cosine"}, .probe = 2});
   for (const std::string_view field : lab::identity_fields()) {
     CAPTURE(field);
     CHECK(run.summary.contains(std::string(field)));
@@ -305,10 +306,10 @@ TEST_CASE("a run says what it was, and its folder repeats it") {
   CHECK(run.summary["data"]["samples"] == 24);
   CHECK(run.summary["from"].is_null());
   const lab::RecordedRun read = lab::read_run("rerun", run.path);
-  CHECK(read.options.choices.lr == 0.03);
-  CHECK(read.options.seeds == std::vector<uint64_t>{3});
+  CHECK(read.study.cells[0].setup.choices.lr == 0.03);
+  CHECK(read.study.seeds == std::vector<uint64_t>{3});
   std::ostringstream progress;
-  const lab::RunResult again = lab::run(read.options, small(), progress).at(0);
+  const lab::RunResult again = lab::run(read.study, small(), progress).at(0);
   CHECK(again.weights_hash == read.weights_hash);
   CHECK(lab::differences(read.summary, Json::parse(again.summary)).empty());
 }
@@ -318,12 +319,12 @@ TEST_CASE("a run reads its policy once, whatever the number of seeds") {
   const std::filesystem::path mine = directory.path() / "mine.json";
   write_file(mine, R"({"halftone_policy": 1, "name": "mine", "extends": "amp-bf16",
                        "rules": [{"match": {"op": "linear"}, "input": "e4m3"}]})");
-  lab::RunOptions options{
-      .workload = "small", .policies = {mine.string()}, .seeds = {3, 4}, .steps = 2};
-  options.out = directory.path() / "runs";
   std::ostringstream progress;
   const int64_t before = policy::files_read();
-  CHECK(lab::run(options, small(), progress).size() == 2);
+  const lab::Study study{.cells = lab::cells_of({mine.string()}, {.workload = "small", .steps = 2}),
+                         .seeds = {3, 4},
+                         .out = directory / "runs"};
+  CHECK(lab::run(study, small(), progress).size() == 2);
   CHECK(policy::files_read() - before == 1);
 }
 
@@ -333,9 +334,9 @@ TEST_CASE("a run from an earlier one's state ends elsewhere, and says where it b
   CHECK(later.summary["from"]["hash"].get<std::string>().size() == 16);
   CHECK(later.summary["weights_hash"] != first.summary["weights_hash"]);
   const lab::RecordedRun read = lab::read_run("rerun", later.path);
-  CHECK(read.options.choices.from == first.path);
+  CHECK(read.study.cells[0].setup.choices.from == first.path);
   std::ostringstream progress;
-  CHECK(lab::run(read.options, small(), progress).at(0).weights_hash == read.weights_hash);
+  CHECK(lab::run(read.study, small(), progress).at(0).weights_hash == read.weights_hash);
 }
 
 TEST_CASE("what differs is named, field by field") {
@@ -445,10 +446,10 @@ TEST_CASE("every optimizer and schedule of the lists trains") {
     CAPTURE(name);
     std::ostringstream progress;
     const lab::RunResult result =
-        lab::run({.workload = "small",
-                  .policies = {"fp32"},
-                  .steps = 2,
-                  .choices = {.optimizer = std::string(name), .schedule = "warm_up_cosine"}},
+        lab::run({.cells = lab::cells_of({"fp32"}, {.workload = "small",
+                                                    .steps = 2,
+                                                    .choices = {.optimizer = std::string(name),
+                                                                .schedule = "warm_up_cosine"}})},
                  small(), progress)
             .at(0);
     CHECK(std::isfinite(result.loss));

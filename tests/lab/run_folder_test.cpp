@@ -433,11 +433,9 @@ struct Runs {
   std::string again() { return lab::table_of(results()); }
   std::vector<lab::RunResult> results() {
     progress.str("");
-    return lab::run({.workload = "small",
-                     .policies = {"fp32", "amp-bf16"},
+    return lab::run({.cells = lab::cells_of({"fp32", "amp-bf16"},
+                                            {.workload = "small", .steps = 5, .probe = 2}),
                      .seeds = {3},
-                     .steps = 5,
-                     .probe = 2,
                      .out = directory.path()},
                     small(), progress);
   }

@@ -22,8 +22,8 @@ namespace halftone::test::sweep_test {
 namespace {
 
 using lab::axis_of;
-using lab::Cell;
-using lab::cells_of;
+using lab::Point;
+using lab::points_of;
 using lab::seeds_of;
 
 TEST_CASE("axes and seeds, and what is none") {
@@ -48,10 +48,10 @@ TEST_CASE("axes and seeds, and what is none") {
 }
 
 TEST_CASE("cells: the product of the axes, the last one running fastest") {
-  const std::vector<Cell> cells =
-      cells_of((policies_directory() / "te_delayed_hybrid.json").string(),
-               {axis_of("quantizers.forward.scale.history=16,64"), axis_of("lr=0.1,0.2"),
-                axis_of("rules.0.match.path=**,\"0\"")});
+  const std::vector<Point> cells =
+      points_of((policies_directory() / "te_delayed_hybrid.json").string(),
+                {axis_of("quantizers.forward.scale.history=16,64"), axis_of("lr=0.1,0.2"),
+                 axis_of("rules.0.match.path=**,\"0\"")});
   REQUIRE(cells.size() == 8);
   CHECK(cells[0].name == "te_delayed_hybrid-history=16-lr=0.1-path=__");
   CHECK(cells[3].name == "te_delayed_hybrid-history=16-lr=0.2-path=_0_");
@@ -66,8 +66,8 @@ TEST_CASE("cells: the product of the axes, the last one running fastest") {
 }
 
 TEST_CASE("a strategy's name is a file that extends it; fields may be new there") {
-  const std::vector<Cell> cells =
-      cells_of("amp-bf16", {axis_of("optimizer.parameters=bf16,e8m15")});
+  const std::vector<Point> cells =
+      points_of("amp-bf16", {axis_of("optimizer.parameters=bf16,e8m15")});
   const amp::Policy file = policy::read_text(cells.at(1).policy, "cell");
   CHECK(file.autocast == bf16);
   CHECK(file.rules.parameters->grid.significand_bits == 16);
@@ -79,7 +79,7 @@ TEST_CASE("files next to a policy are found from the cells' folder") {
              R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16"})");
   write_file(folder / "top.json",
              R"({"halftone_policy": 1, "name": "top", "extends": "base.json"})");
-  const std::vector<Cell> cells = cells_of((folder / "top.json").string(), {axis_of("seed=1,2")});
+  const std::vector<Point> cells = points_of((folder / "top.json").string(), {axis_of("seed=1,2")});
   const TemporaryDirectory other;
   write_file(other / "cell.json", cells.at(1).policy);
   const amp::Policy file = policy::read(other / "cell.json");
@@ -90,7 +90,7 @@ TEST_CASE("files next to a policy are found from the cells' folder") {
 TEST_CASE("a field that leads nowhere, and too many cells") {
   const auto refusal = [](const std::string& axis) {
     return message_of<FormatError>(
-        [&] { cells_of((policies_directory() / "mxfp8.json").string(), {axis_of(axis)}); });
+        [&] { points_of((policies_directory() / "mxfp8.json").string(), {axis_of(axis)}); });
   };
   CHECK(contains(refusal("rules.7.input=e4m3"), "the list there has 1 entries, got \"7\""));
   CHECK(contains(refusal("rules.x.input=e4m3"), "the list there has 1 entries, got \"x\""));
@@ -98,19 +98,19 @@ TEST_CASE("a field that leads nowhere, and too many cells") {
   std::string many = "seed=0";
   for (int i = 1; i < 200; ++i) many += "," + std::to_string(i);
   CHECK(contains(message_of<UsageError>([&] {
-                   cells_of("fp32", {axis_of(many), axis_of("lr" + many.substr(4))});
+                   points_of("fp32", {axis_of(many), axis_of("lr" + many.substr(4))});
                  }),
                  "more than 10000 cells"));
   CHECK(contains(message_of<UsageError>([&] {
-                   cells_of("fp32", {axis_of("lr=1"), axis_of("lr=2")});
+                   points_of("fp32", {axis_of("lr=1"), axis_of("lr=2")});
                  }),
                  "two axes have the field \"lr\""));
-  CHECK(contains(message_of<UsageError>([&] { cells_of("fp23", {axis_of("lr=1")}); }), "fp23"));
+  CHECK(contains(message_of<UsageError>([&] { points_of("fp23", {axis_of("lr=1")}); }), "fp23"));
 }
 
 TEST_CASE("what no file can hold has the form of an error") {
   const auto refusal = [](const std::string& axis) {
-    return message_of<FormatError>([&] { cells_of("fp32", {axis_of(axis)}); });
+    return message_of<FormatError>([&] { points_of("fp32", {axis_of(axis)}); });
   };
   CHECK(contains(refusal("about=\xff"), "[sweep] the fields of the cell "));
   CHECK(contains(refusal("about=" + std::string(100'000, '[') + std::string(100'000, ']')),
@@ -121,7 +121,7 @@ TEST_CASE("what no file can hold has the form of an error") {
 
   const TemporaryDirectory folder;
   lab::SweepOptions options{.policy = "fp32", .axes = {axis_of("lr=1")}};
-  options.run.workload = "mlp_tiny", options.run.out = folder / "file" / "out";
+  options.setup.workload = "mlp_tiny", options.out = folder / "file" / "out";
   write_file(folder / "file", "");
   std::ostringstream progress;
   CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, {}, progress); }),
@@ -130,7 +130,7 @@ TEST_CASE("what no file can hold has the form of an error") {
                    lab::require_same_settings("sweep", folder / "x.json", {{"workload", "\xff"}});
                  }),
                  "[sweep] the workload or another option is not UTF-8."));
-  options.run.out = folder / "out";
+  options.out = folder / "out";
   std::filesystem::create_directory(folder / "out");
   std::filesystem::create_symlink("sweep.json", folder / "out/sweep.json");  // to itself
   CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, {}, progress); }),
@@ -148,8 +148,8 @@ namespace {
 
 using lab::Axis;
 using lab::axis_of;
-using lab::Cell;
-using lab::cells_of;
+using lab::Point;
+using lab::points_of;
 using lab::seeds_of;
 using nlohmann::json;
 using Values = std::vector<std::string>;
@@ -164,16 +164,16 @@ struct PolicyFile {
   TemporaryDirectory folder{};
   std::filesystem::path path = folder / "base.json";
   PolicyFile() { write_file(path, policy_text); }
-  std::vector<Cell> cells(const std::vector<Axis>& axes) const {
-    return cells_of(path.string(), axes);
+  std::vector<Point> cells(const std::vector<Axis>& axes) const {
+    return points_of(path.string(), axes);
   }
 };
 
-json parsed(const Cell& cell) { return json::parse(cell.policy); }
+json parsed(const Point& cell) { return json::parse(cell.policy); }
 
-std::vector<std::string> names_of(const std::vector<Cell>& cells) {
+std::vector<std::string> names_of(const std::vector<Point>& cells) {
   std::vector<std::string> names;
-  for (const Cell& cell : cells) names.push_back(cell.name);
+  for (const Point& cell : cells) names.push_back(cell.name);
   return names;
 }
 
@@ -209,7 +209,7 @@ TEST_CASE("options of run are JSON texts or bare words") {
   CHECK(axis_of(R"(lr= 0.1 ,"1e-3")").values == Values{"0.1", "1e-3"});
   CHECK(axis_of(R"(x="sgd")").values == Values{R"("sgd")"});  // a field of the file
   const PolicyFile file;
-  const Cell cell = file.cells({axis_of(R"(optimizer,about="sgd")")}).at(0);
+  const Point cell = file.cells({axis_of(R"(optimizer,about="sgd")")}).at(0);
   CHECK(cell.options.at(0).second == "sgd");
   CHECK(parsed(cell)["about"] == "sgd");
 }
@@ -239,7 +239,7 @@ TEST_CASE("seeds: what is no list") {
 
 TEST_CASE("without axes there is one cell, the policy itself under its file's name") {
   const PolicyFile file;
-  const std::vector<Cell> cells = file.cells({});
+  const std::vector<Point> cells = file.cells({});
   REQUIRE(cells.size() == 1);
   CHECK(cells[0].name == "base");
   CHECK(cells[0].options.empty());
@@ -249,14 +249,14 @@ TEST_CASE("without axes there is one cell, the policy itself under its file's na
 TEST_CASE("every combination occurs once, in the order of nested loops") {
   const PolicyFile file;
   const Values lr{"0.1", "0.2"}, history{"1", "2", "3"}, steps{"10", "20"};
-  const std::vector<Cell> cells =
+  const std::vector<Point> cells =
       file.cells({{"lr", lr}, {"quantizers.q.scale.history", history}, {"steps", steps}});
   REQUIRE(cells.size() == 12);
   std::size_t at = 0;
   for (const std::string& rate : lr)
     for (const std::string& length : history)
       for (const std::string& count : steps) {
-        const Cell& cell = cells[at++];
+        const Point& cell = cells[at++];
         CHECK(cell.name == "base-lr=" + rate + "-history=" + length + "-steps=" + count);
         CHECK(cell.options ==
               std::vector<std::pair<std::string, std::string>>{{"--lr", rate}, {"--steps", count}});
@@ -269,14 +269,14 @@ TEST_CASE("options of run stay out of the policy, all other names are its fields
   const PolicyFile file;
   for (const char* option : {"lr", "steps", "optimizer", "schedule", "from", "workload"}) {
     CAPTURE(option);
-    const Cell cell = file.cells({{option, {"x"}}}).at(0);
+    const Point cell = file.cells({{option, {"x"}}}).at(0);
     CHECK(cell.options.at(0) ==
           std::pair<std::string, std::string>{"--" + std::string(option), "x"});
     CHECK_FALSE(parsed(cell).contains(option));
   }
   for (const char* field : {"seed", "about", "threads", "lr.x"}) {
     CAPTURE(field);
-    const Cell cell = file.cells({{field, {"5"}}}).at(0);
+    const Point cell = file.cells({{field, {"5"}}}).at(0);
     CHECK(cell.options.empty());
     CHECK(parsed(cell).contains(std::string(field).substr(0, std::string(field).find('.'))));
   }
@@ -335,21 +335,21 @@ TEST_CASE("numbers of lists are whole, and within the list") {
 
 TEST_CASE("two axes whose last names agree have their whole names in cells") {
   const PolicyFile file;
-  const std::vector<Cell> cells = file.cells(
+  const std::vector<Point> cells = file.cells(
       {{"rules.0.input", {"q"}}, {"rules.1.input", {"q"}}, {"quantizers.q.scale.history", {"4"}}});
   CHECK(cells.at(0).name == "base-rules.0.input=q-rules.1.input=q-history=4");
 }
 
 TEST_CASE("names of cells are names of files: no two alike, no separators, not too long") {
   const PolicyFile file;
-  const std::vector<Cell> cells =
+  const std::vector<Point> cells =
       file.cells({{"about",
                    {"a/b", "a:b", "a_b-1", "a b", "a_b-3", std::string(500, 'x'),
                     std::string(499, 'x') + "y"}}});
   REQUIRE(cells.size() == 7);
   const Values names = names_of(cells);
   CHECK(std::set(names.begin(), names.end()).size() == 7);
-  for (const Cell& cell : cells) {
+  for (const Point& cell : cells) {
     CAPTURE(cell.name);
     CHECK(cell.name.size() < 100);
     CHECK(std::ranges::all_of(cell.name, [](char c) {
@@ -364,7 +364,7 @@ TEST_CASE("names of cells are names of files: no two alike, no separators, not t
 
 TEST_CASE("every cell of a policy is a policy that reads back with its value") {
   const PolicyFile file;
-  for (const Cell& cell :
+  for (const Point& cell :
        file.cells({axis_of("quantizers.q.scale.history=8,32"),
                    axis_of("rules.0.input=q,e5m2,mxfp8"), axis_of("seed=0,5")})) {
     CAPTURE(cell.name);
@@ -381,7 +381,7 @@ TEST_CASE("every cell of a policy is a policy that reads back with its value") {
 
 TEST_CASE("an unknown field is refused when its cell is read, with the nearest") {
   const PolicyFile file;
-  const Cell cell = file.cells({axis_of("quantizers.q.scale.histroy=8")}).at(0);
+  const Point cell = file.cells({axis_of("quantizers.q.scale.histroy=8")}).at(0);
   CHECK(contains(message_of<Error>([&] { policy::read_text(cell.policy, "cell"); }),
                  "Did you mean \"history\""));
 }
@@ -389,7 +389,7 @@ TEST_CASE("an unknown field is refused when its cell is read, with the nearest")
 TEST_CASE("a policy that is damaged or missing is refused before its cells are made") {
   const TemporaryDirectory folder;
   const auto refused = [&](const std::string& policy) {
-    return message_of<Error>([&] { cells_of(policy, {{"seed", {"1"}}}); });
+    return message_of<Error>([&] { points_of(policy, {{"seed", {"1"}}}); });
   };
   CHECK(contains(refused((folder / "none.json").string()), "none.json"));
   write_file(folder / "bad.json", "{\"halftone_policy\": 1");
@@ -403,13 +403,13 @@ TEST_CASE("10,000 cells are made, and one more is refused before any is") {
   Axis seeds{"seed", {}}, rates{"lr", {}};
   for (int i = 0; i < 100; ++i)
     seeds.values.push_back(std::to_string(i)), rates.values.push_back("0." + std::to_string(i + 1));
-  const std::vector<Cell> cells = cells_of("fp32", {seeds, rates});
+  const std::vector<Point> cells = points_of("fp32", {seeds, rates});
   CHECK(cells.size() == 10'000);
   const Values names = names_of(cells);
   CHECK(std::set(names.begin(), names.end()).size() == 10'000);
   seeds.values.push_back("100");
   CHECK(contains(message_of<UsageError>([&] {
-                   cells_of("fp32", {seeds, rates});
+                   points_of("fp32", {seeds, rates});
                  }),
                  "more than 10000 cells"));
 }
@@ -418,16 +418,16 @@ TEST_CASE("a sweep without an axis, a seed, a job or a folder is refused") {
   const TemporaryDirectory folder;
   const auto refused = [&](const auto& change) {
     lab::SweepOptions options{.policy = "fp32", .axes = {{"lr", {"1"}}}};
-    options.run.workload = "mlp_tiny", options.run.out = folder / "out";
+    options.setup.workload = "mlp_tiny", options.out = folder / "out";
     change(options);
     std::ostringstream progress;
     return message_of<UsageError>([&] { lab::run_sweep(options, {}, progress); });
   };
   using Options = lab::SweepOptions;
   CHECK(contains(refused([](Options& o) { o.axes.clear(); }), "[sweep] 0 axes, 1 seeds, 1 jobs"));
-  CHECK(contains(refused([](Options& o) { o.run.seeds.clear(); }), "1 axes, 0 seeds"));
+  CHECK(contains(refused([](Options& o) { o.seeds.clear(); }), "1 axes, 0 seeds"));
   CHECK(contains(refused([](Options& o) { o.jobs = 0; }), "0 jobs"));
-  CHECK(contains(refused([](Options& o) { o.run.out.clear(); }), "folder \"\""));
+  CHECK(contains(refused([](Options& o) { o.out.clear(); }), "folder \"\""));
   CHECK_FALSE(std::filesystem::exists(folder / "out"));
 }
 
@@ -435,7 +435,7 @@ TEST_CASE(
     "a folder of other options, and one of another policy, are refused and left as they are") {
   const TemporaryDirectory folder;
   lab::SweepOptions options{.policy = "fp32", .axes = {{"lr", {"1"}}}};
-  options.run.workload = "mlp_tiny", options.run.out = folder.path();
+  options.setup.workload = "mlp_tiny", options.out = folder.path();
   std::ostringstream progress;
   write_file(folder / "sweep.json", "{\"workload\":\"another\"}");
   CHECK(contains(message_of<UsageError>([&] { lab::run_sweep(options, {}, progress); }),
@@ -455,10 +455,10 @@ TEST_CASE(
 TEST_CASE("a finished sweep starts nothing and prints its runs") {
   const TemporaryDirectory folder;
   lab::SweepOptions options{.policy = "fp32", .axes = {{"lr", {"1", "2"}}}};
-  options.run.workload = "mlp_tiny", options.run.out = folder.path();
-  options.run.seeds = {3, 5};
-  for (const Cell& cell : cells_of(options.policy, options.axes))
-    for (const uint64_t seed : options.run.seeds) {
+  options.setup.workload = "mlp_tiny", options.out = folder.path();
+  options.seeds = {3, 5};
+  for (const Point& cell : points_of(options.policy, options.axes))
+    for (const uint64_t seed : options.seeds) {
       const std::string run = "mlp_tiny-" + cell.name + "-" + std::to_string(seed);
       std::filesystem::create_directories(folder / run);
       write_file(folder / run / "summary.json", R"({"loss":0.5,"milliseconds_per_step":2})");
@@ -472,7 +472,7 @@ TEST_CASE("a finished sweep starts nothing and prints its runs") {
   }
   CHECK(progress.str() == "4 of 4 runs are already done\n");
   CHECK(read_file(folder / "policies/fp32-lr=2.json") ==
-        cells_of(options.policy, options.axes).at(1).policy);
+        points_of(options.policy, options.axes).at(1).policy);
   const lab::SweepCell cell = lab::RunFolder("test", folder / "mlp_tiny-fp32-lr=2-5").cell();
   CHECK(cell.policy == "fp32");
   CHECK(cell.values == std::map<std::string, std::string>{{"lr", "2"}});
@@ -509,7 +509,7 @@ struct Sweep {
     write_file(folder / "base.json", policy_text);
     options.policy = (folder / "base.json").string();
     for (const std::string& axis : axes) options.axes.push_back(axis_of(axis));
-    options.run.workload = "mine", options.run.out = folder / "out";
+    options.setup.workload = "mine", options.out = folder / "out";
   }
   std::string refusal() const {
     std::ostringstream progress;
@@ -533,9 +533,9 @@ TEST_CASE("options of cells are checked before the first training") {
     CHECK_FALSE(std::filesystem::exists(sweep.folder / "out"));
   }
   Sweep sweep({"seed=1,2"});
-  sweep.options.run.choices.optimizer = "adamww";
+  sweep.options.setup.choices.optimizer = "adamww";
   CHECK(contains(sweep.refusal(), "no optimizer named \"adamww\""));
-  sweep.options.run.choices.optimizer = "", sweep.options.run.workload = "nope";
+  sweep.options.setup.choices.optimizer = "", sweep.options.setup.workload = "nope";
   CHECK(contains(sweep.refusal(), "no workload named \"nope\""));
 }
 
@@ -553,10 +553,9 @@ TEST_CASE("an axis of which two values train the same is refused") {
 
 TEST_CASE("an axis that has an effect with one value of another axis is accepted") {
   const Sweep sweep({R"(quantizers.unused.format="e4m3","e5m2")", "rules.0.input=q,unused"});
-  const auto cells = lab::cells_of(sweep.options.policy, sweep.options.axes);
-  std::vector<amp::Policy> policies;
-  for (const lab::Cell& cell : cells) policies.push_back(policy::read_text(cell.policy, "cell"));
-  CHECK_NOTHROW(lab::require_effects(sweep.options.axes, cells, policies));
+  const auto points = lab::points_of(sweep.options.policy, sweep.options.axes);
+  const auto cells = lab::cells_of(points, sweep.options.setup, {mine()});
+  CHECK_NOTHROW(lab::require_effects(sweep.options.axes, points, cells));
 }
 
 TEST_CASE("an option that is also an axis is a mistake") {
@@ -611,7 +610,7 @@ TEST_CASE("a damaged record of the options is called damaged") {
   const TemporaryDirectory folder;
   write_file(folder / "gate.json", "{\n");
   lab::GateOptions options{.policy = "fp32"};
-  options.run.workload = "mine", options.run.out = folder.path();
+  options.setup.workload = "mine", options.out = folder.path();
   std::ostringstream progress;
   const Captured output(std::cout);
   CHECK(contains(message_of<FormatError>([&] { lab::run_gate(options, {mine()}, progress); }),
@@ -630,14 +629,14 @@ namespace {
 using lab::Axis;
 using lab::axis_of;
 using lab::baseline_of;
-using lab::Cell;
-using lab::cells_of;
+using lab::Point;
+using lab::points_of;
 
 /// A run for each cell and seed with the loss 2 (1 + 0.1 v) (1 + 0.2 w) (1 + 0.05 v w) (1 + seed),
 /// where v and w are the places on the axes.
-std::vector<lab::RunResult> runs_of(const std::vector<Cell>& cells, double interaction) {
+std::vector<lab::RunResult> runs_of(const std::vector<Point>& cells, double interaction) {
   std::vector<lab::RunResult> runs;
-  for (const Cell& cell : cells)
+  for (const Point& cell : cells)
     for (const uint64_t seed : {0, 1}) {
       const auto v = double(cell.places[0]), w = double(cell.places[1]);
       lab::RunResult run{.policy = cell.name, .seed = seed};
@@ -654,7 +653,7 @@ TEST_CASE("tied fields have one value, and share a short name if they end alike"
   // An entry of a list keeps the list's name.
   CHECK(lab::short_names({axis_of("quantizers.x.scale.block.1=16"), axis_of("rules.0=1")}) ==
         std::vector<std::string>{"block.1", "rules.0"});
-  const std::vector<Cell> cells = cells_of("fp32", axes);
+  const std::vector<Point> cells = points_of("fp32", axes);
   REQUIRE(cells.size() == 4);
   CHECK(cells[2].name == "fp32-format=int4-seed+fused=1");
   const auto json = nlohmann::json::parse(cells[2].policy);
@@ -662,20 +661,20 @@ TEST_CASE("tied fields have one value, and share a short name if they end alike"
   CHECK(json["quantizers"]["x"]["format"] == "int4");
   CHECK(cells[2].places == std::vector<std::size_t>{1, 0});
   CHECK(message_of<UsageError>([] {
-          cells_of("fp32", {axis_of("lr,steps=1,2"), axis_of("lr=1")});
+          points_of("fp32", {axis_of("lr,steps=1,2"), axis_of("lr=1")});
         }) == "[sweep] two axes have the field \"lr\". Give each field once.");
 }
 
 TEST_CASE("a workload can be an axis") {
-  const std::vector<Cell> cells = cells_of("fp32", {axis_of("workload=waves_100k,waves_1m")});
+  const std::vector<Point> cells = points_of("fp32", {axis_of("workload=waves_100k,waves_1m")});
   CHECK(cells[1].name == "fp32-workload=waves_1m");
   CHECK(cells[1].workload("gpt_tiny") == "waves_1m");
-  CHECK(cells_of("fp32", {axis_of("lr=1,2")})[1].workload("gpt_tiny") == "gpt_tiny");
+  CHECK(points_of("fp32", {axis_of("lr=1,2")})[1].workload("gpt_tiny") == "gpt_tiny");
 }
 
 TEST_CASE("the baseline is a cell by the values of its axes") {
   const std::vector<Axis> axes{axis_of("lr=1,2"), axis_of("steps=1,10")};
-  const std::vector<Cell> cells = cells_of("fp32", axes);
+  const std::vector<Point> cells = points_of("fp32", axes);
   CHECK(baseline_of("", axes, cells).name == "fp32-lr=1-steps=1");
   CHECK(baseline_of("lr=2", axes, cells).name == "fp32-lr=2-steps=1");
   CHECK(baseline_of("steps=10,lr=2", axes, cells).name == "fp32-lr=2-steps=10");
@@ -687,7 +686,7 @@ TEST_CASE("the baseline is a cell by the values of its axes") {
 
 TEST_CASE("effects are means over the other axes, and interactions what they do not add up to") {
   const std::vector<Axis> axes{axis_of("lr=1,2,3"), axis_of("steps=5,6")};
-  const std::vector<Cell> cells = cells_of("fp32", axes);
+  const std::vector<Point> cells = points_of("fp32", axes);
   // Without an interaction every cell has the same relative effect.
   const std::string alone = lab::effects_of(axes, cells, cells.front(), runs_of(cells, 0));
   CHECK(alone ==
@@ -705,7 +704,7 @@ TEST_CASE("effects are means over the other axes, and interactions what they do 
   CHECK(both.find("lr=2              12.8 % +- 0.0 %") != both.npos);
   CHECK(both.find("lr=2, steps=6                       5.5 % +- 0.0 %") != both.npos);
   CHECK(both.find("lr=3, steps=6                      12.0 % +- 0.0 %") != both.npos);
-  CHECK(lab::effects_of({axes[0]}, cells_of("fp32", {axes[0]}), cells.front(), {}).empty());
+  CHECK(lab::effects_of({axes[0]}, points_of("fp32", {axes[0]}), cells.front(), {}).empty());
 }
 
 }  // namespace

@@ -523,17 +523,21 @@ TEST_CASE("a run that diverged is nan, and does not hide the others") {
 
 TEST_CASE("run refuses what is no run before it trains") {
   std::ostringstream progress;
-  const auto refused = [&](lab::RunOptions options) {
-    options.workload = "mlp_tiny";
-    return message_of<UsageError>([&] { lab::run(options, {}, progress); });
+  const auto refused = [&](const std::vector<std::string>& policies,
+                           const std::vector<uint64_t>& seeds = {0}, int64_t steps = 300,
+                           int64_t probe = 0) {
+    return message_of<UsageError>([&] {
+      const lab::Setup setup{.workload = "mlp_tiny", .steps = steps, .probe = probe};
+      lab::run({.cells = lab::cells_of(policies, setup), .seeds = seeds}, {}, progress);
+    });
   };
   CHECK(contains(refused({}), "[run] 0 policies, 1 seeds"));
-  CHECK(contains(refused({.policies = {"fp32"}, .seeds = {}}), "1 policies, 0 seeds"));
-  CHECK(contains(refused({.policies = {"fp32"}, .steps = 0}), "0 steps"));
-  CHECK(contains(refused({.policies = {"fp32"}, .probe = -1}), "a probe every -1"));
-  CHECK(contains(refused({.policies = {"fp32", "fp32"}}), "two policies are called fp32"));
-  CHECK(contains(refused({.policies = {"fp32"}, .seeds = {1, 2, 1}}), "a seed is given twice"));
-  CHECK(contains(refused({.policies = {"fp23"}}), "fp23"));
+  CHECK(contains(refused({"fp32"}, {}), "1 policies, 0 seeds"));
+  CHECK(contains(refused({"fp32"}, {0}, 0), "0 steps"));
+  CHECK(contains(refused({"fp32"}, {0}, 1, -1), "a probe every -1"));
+  CHECK(contains(refused({"fp32", "fp32"}), "two policies are called fp32"));
+  CHECK(contains(refused({"fp32"}, {1, 2, 1}), "a seed is given twice"));
+  CHECK(contains(refused({"fp23"}), "fp23"));
   CHECK(progress.str().empty());
 }
 

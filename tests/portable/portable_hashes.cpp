@@ -100,15 +100,15 @@ void shapes() {
   }
 }
 
-void train(const std::string& workload, std::vector<std::string> policies, int64_t steps) {
+void train(const std::string& workload, const std::vector<std::string>& policies, int64_t steps) {
   std::ostringstream progress;
-  lab::RunOptions options{.workload = workload, .policies = std::move(policies), .steps = steps};
-  options.after = [&](const lab::RunResult& result) {
+  lab::Study study{.cells = lab::cells_of(policies, {.workload = workload, .steps = steps})};
+  study.after = [&](const lab::RunResult& result) {
     std::printf("%s, %s, loss %a, weights %s\n", workload.c_str(), result.policy.c_str(),
                 result.late_loss, result.weights_hash.c_str());
     std::fflush(stdout);
   };
-  lab::run(options, {}, progress);
+  lab::run(study, {}, progress);
 }
 
 void strategies() {

@@ -7,7 +7,7 @@ work="$(mktemp -d)"
 trap 'kill -9 "$sweep" 2>/dev/null || true; rm -rf "$work"' EXIT
 fail() { echo "$*"; exit 1; }
 arguments=(sweep fp32 --workload student_teacher --steps 100000000 --axis lr=0.001,0.002 --jobs 2 --out "$work/s")
-runs() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | { grep -o "run $work/s/policies/" || true; } | wc -l; }
+runs() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | { grep -o "job $work/s/logs/" || true; } | wc -l; }
 wait_for() {  # COUNT: until this number of runs is alive, at most 20 s
   for _ in $(seq 200); do
     [[ "$(runs)" != "$1" ]] || return 0
