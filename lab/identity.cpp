@@ -251,7 +251,7 @@ RecordedRun read_run(std::string_view op, const std::filesystem::path& folder) {
   of_file(op, file, [&] { read_summary(JsonValue(std::string(op), "", run.summary), run); });
   require_policy(op, folder, run.summary["policy_hash"].get<std::string>());
   Cell& cell = run.study.cells[0];
-  cell = cells_of({(folder / "policy.json").string()}, cell.setup).at(0);
+  cell = read_cells({(folder / "policy.json").string()}, cell.setup).at(0);
   return run;
 }
 

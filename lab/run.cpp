@@ -366,7 +366,7 @@ std::string run_name(const std::string& workload, const std::string& policy, uin
   return workload + "-" + policy + "-" + std::to_string(seed);
 }
 
-std::vector<Cell> cells_of(const std::vector<std::string>& policies, const Setup& setup) {
+std::vector<Cell> read_cells(const std::vector<std::string>& policies, const Setup& setup) {
   std::vector<Cell> cells;
   for (const std::string& policy : policies) {
     cells.push_back({short_name(policy), policy::named_or_read(policy), setup});

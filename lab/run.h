@@ -49,7 +49,7 @@ struct Cell {
 
 /// Returns a cell for each policy: a file, a strategy or a shipped one. The file x.json is called
 /// x. Throws UsageError if two have the same name, and what reading them throws.
-std::vector<Cell> cells_of(const std::vector<std::string>& policies, const Setup& setup);
+std::vector<Cell> read_cells(const std::vector<std::string>& policies, const Setup& setup);
 
 struct Study {
   std::vector<Cell> cells{};

@@ -32,7 +32,7 @@ Tensor room_for(const Context& context, const Tensor& x, int dim, int64_t length
 }  // namespace
 
 bool attention_lengthened(const Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                          Tensor& y, Tensor& log_sum_exp, const AttentionCall& call) {
+                          Tensor& y, Tensor& log_sum_exp, const RunLengthened& call) {
   const int64_t l = q.shape()[2];
   const int64_t length = (l + attention_step - 1) / attention_step * attention_step;
   Tensor longer_y = room_for(context, y, 2, length);

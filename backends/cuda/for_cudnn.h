@@ -65,13 +65,13 @@ inline AttentionRoute attention_route(int64_t batch_heads, int64_t l, int64_t s,
 }
 
 /// q, k, v, y [n, heads, l, e] and log_sum_exp [parts, n, heads, l].
-using AttentionCall = std::function<bool(const Tensor& q, const Tensor& k, const Tensor& v,
+using RunLengthened = std::function<bool(const Tensor& q, const Tensor& k, const Tensor& v,
                                          Tensor& y, Tensor& log_sum_exp)>;
 /// Runs causal attention of l queries to l keys with `call` on the next multiple of attention_step,
 /// filled with zeros: no query sees an added key. Returns what `call` returns; false leaves y
 /// unchanged.
 bool attention_lengthened(const Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-                          Tensor& y, Tensor& log_sum_exp, const AttentionCall& call);
+                          Tensor& y, Tensor& log_sum_exp, const RunLengthened& call);
 
 // Weights of convolutions have PyTorch's layout, [out, in, kh, kw] row by row; cuDNN's fast engines
 // need channels-last. Each version of a weight is permuted once: forward, backward and later

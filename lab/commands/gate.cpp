@@ -66,8 +66,8 @@ class Pairs {
  public:
   Pairs(const GateOptions& options, fs::path out, std::ostream& progress)
       : options_(options),
-        policy_(cells_of({options.policy}, options.setup).front()),
-        reference_(cells_of({options.reference}, options.setup).front()),
+        policy_(read_cells({options.policy}, options.setup).front()),
+        reference_(read_cells({options.reference}, options.setup).front()),
         out_(std::move(out)),
         progress_(progress),
         jobs_("gate", options.jobs > 0 ? options.jobs : cpu_threads()) {

@@ -48,7 +48,7 @@ Work add_run(CLI::App& app, const Context& context) {
       write_json(options->json, json_of(done));
     };
     try {
-      study.cells = cells_of(options->policies, options->setup);
+      study.cells = read_cells(options->policies, options->setup);
       lab::run(study, context.own, std::cerr);
     } catch (...) {
       print();

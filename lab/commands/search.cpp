@@ -134,10 +134,11 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
   files::replace("search", record_of(command.out), json_of(found, options));
   words << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
   if (command.seeds.empty()) return exit_yes;
-  return train_found({.cells = cells_of({command.of.policy, command.out.string()},
-                                        {.workload = command.of.workload, .steps = command.steps}),
-                      .seeds = command.seeds},
-                     own, words);
+  return train_found(
+      {.cells = read_cells({command.of.policy, command.out.string()},
+                           {.workload = command.of.workload, .steps = command.steps}),
+       .seeds = command.seeds},
+      own, words);
 }
 
 namespace {
@@ -422,7 +423,7 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
     std::vector<std::string> policies{command.of.policy};
     for (const std::filesystem::path& file : files) policies.push_back(file.string());
     const Setup setup{.workload = command.of.workload, .steps = command.steps};
-    const Study study{.cells = cells_of(policies, setup), .seeds = command.seeds};
+    const Study study{.cells = read_cells(policies, setup), .seeds = command.seeds};
     if (const int code = train_found(study, own, words); code != exit_yes) return code;
   }
   if (command.gate.empty()) return exit_yes;

@@ -241,9 +241,10 @@ double bytes_per_parameter(const std::string& strategy) {
 void run(Findings& found) {
   std::vector<uint64_t> seeds{0, 1, 2};
   if (found.thorough()) seeds.insert(seeds.end(), {3, 4});
-  const std::vector<RunResult> runs = all_runs(
-      {.cells = cells_of(strategies, {.workload = workload, .steps = found.thorough() ? 600 : 200}),
-       .seeds = seeds});
+  const std::vector<RunResult> runs =
+      all_runs({.cells = read_cells(strategies,
+                                    {.workload = workload, .steps = found.thorough() ? 600 : 200}),
+                .seeds = seeds});
   Table table({"strategy", "loss", "against masters, 95 %", "bytes of a weight"});
   for (std::size_t i = 0; i < strategies.size(); ++i) {
     std::vector<double> losses, differences;

@@ -391,7 +391,7 @@ struct Traced {
   explicit Traced(int64_t every, double lr = 0) {
     std::ostringstream progress;
     const lab::Setup setup{.workload = "mine", .steps = 8, .choices = {.lr = lr}, .trace = every};
-    lab::run({.cells = lab::cells_of({"fp32"}, setup), .out = directory.path()}, {mine()},
+    lab::run({.cells = lab::read_cells({"fp32"}, setup), .out = directory.path()}, {mine()},
              progress);
   }
 };

@@ -131,9 +131,10 @@ TEST_CASE("a run records its parameters, tokens and the formats of its operands"
     "format": "f32"}}},
     "rules": [{"match": {"op": "linear"}, "weight": "i4", "input": "e4m3"}]})");
   std::ostringstream progress;
-  const auto runs = lab::run({.cells = lab::cells_of({(folder / "p.json").string(), "amp-bf16"},
-                                                     {.workload = "student_teacher", .steps = 3})},
-                             {}, progress);
+  const auto runs =
+      lab::run({.cells = lab::read_cells({(folder / "p.json").string(), "amp-bf16"},
+                                         {.workload = "student_teacher", .steps = 3})},
+               {}, progress);
   const auto summary = nlohmann::json::parse(runs[0].summary);
   CHECK(summary["parameters"] == 32 * 128 + 128 + 128 * 8 + 8);
   CHECK(summary["tokens"] == 3 * 64);

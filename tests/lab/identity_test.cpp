@@ -240,7 +240,7 @@ struct Folder {
   explicit Folder(lab::Setup setup = {}) {
     setup.workload = "small", setup.steps = 5;
     std::ostringstream progress;
-    lab::run({.cells = lab::cells_of({"amp-bf16"}, setup), .seeds = {3}, .out = directory.path()},
+    lab::run({.cells = lab::read_cells({"amp-bf16"}, setup), .seeds = {3}, .out = directory.path()},
              small(), progress);
     path = directory.path() / "small-amp-bf16-3";
     summary = Json::parse(read_file(path / "summary.json"));
@@ -262,7 +262,7 @@ struct Folder {
 TEST_CASE("a run does not write after the log of one that was killed") {
   const TemporaryDirectory directory;
   const std::filesystem::path path = directory / "small-amp-bf16-3", log = path / "metrics.jsonl";
-  lab::Study study{.cells = lab::cells_of({"amp-bf16"}, {.workload = "small", .steps = 5}),
+  lab::Study study{.cells = lab::read_cells({"amp-bf16"}, {.workload = "small", .steps = 5}),
                    .seeds = {3},
                    .out = directory.path()};
   std::ostringstream progress;
@@ -283,7 +283,7 @@ TEST_CASE("a run's telemetry begins at a step, and an earlier run must have begu
   const TemporaryDirectory directory;
   const lab::Setup setup{.workload = "small", .steps = 6, .probe = 2, .probe_from = 1};
   lab::Study study{
-      .cells = lab::cells_of({"amp-bf16"}, setup), .seeds = {3}, .out = directory.path()};
+      .cells = lab::read_cells({"amp-bf16"}, setup), .seeds = {3}, .out = directory.path()};
   std::ostringstream progress;
   lab::run(study, small(), progress);
   const std::string lines = read_file(directory / "small-amp-bf16-3/probe.jsonl");
@@ -321,9 +321,10 @@ TEST_CASE("a run reads its policy once, whatever the number of seeds") {
                        "rules": [{"match": {"op": "linear"}, "input": "e4m3"}]})");
   std::ostringstream progress;
   const int64_t before = policy::files_read();
-  const lab::Study study{.cells = lab::cells_of({mine.string()}, {.workload = "small", .steps = 2}),
-                         .seeds = {3, 4},
-                         .out = directory / "runs"};
+  const lab::Study study{
+      .cells = lab::read_cells({mine.string()}, {.workload = "small", .steps = 2}),
+      .seeds = {3, 4},
+      .out = directory / "runs"};
   CHECK(lab::run(study, small(), progress).size() == 2);
   CHECK(policy::files_read() - before == 1);
 }
@@ -446,10 +447,10 @@ TEST_CASE("every optimizer and schedule of the lists trains") {
     CAPTURE(name);
     std::ostringstream progress;
     const lab::RunResult result =
-        lab::run({.cells = lab::cells_of({"fp32"}, {.workload = "small",
-                                                    .steps = 2,
-                                                    .choices = {.optimizer = std::string(name),
-                                                                .schedule = "warm_up_cosine"}})},
+        lab::run({.cells = lab::read_cells({"fp32"}, {.workload = "small",
+                                                      .steps = 2,
+                                                      .choices = {.optimizer = std::string(name),
+                                                                  .schedule = "warm_up_cosine"}})},
                  small(), progress)
             .at(0);
     CHECK(std::isfinite(result.loss));

@@ -433,8 +433,8 @@ struct Runs {
   std::string again() { return lab::table_of(results()); }
   std::vector<lab::RunResult> results() {
     progress.str("");
-    return lab::run({.cells = lab::cells_of({"fp32", "amp-bf16"},
-                                            {.workload = "small", .steps = 5, .probe = 2}),
+    return lab::run({.cells = lab::read_cells({"fp32", "amp-bf16"},
+                                              {.workload = "small", .steps = 5, .probe = 2}),
                      .seeds = {3},
                      .out = directory.path()},
                     small(), progress);

@@ -666,10 +666,15 @@ TEST_CASE("tied fields have one value, and share a short name if they end alike"
 }
 
 TEST_CASE("a workload can be an axis") {
-  const std::vector<Point> cells = points_of("fp32", {axis_of("workload=waves_100k,waves_1m")});
+  const lab::Setup usual{.workload = "gpt_tiny", .choices = {.lr = 3}};
+  const auto cells =
+      lab::cells_of(points_of("fp32", {axis_of("workload=waves_100k,waves_1m")}), usual, {});
   CHECK(cells[1].name == "fp32-workload=waves_1m");
-  CHECK(cells[1].workload("gpt_tiny") == "waves_1m");
-  CHECK(points_of("fp32", {axis_of("lr=1,2")})[1].workload("gpt_tiny") == "gpt_tiny");
+  CHECK(cells[1].setup.workload == "waves_1m");
+  CHECK(cells[1].setup.choices.lr == 3);
+  const auto rates = lab::cells_of(points_of("fp32", {axis_of("lr=1,2e-3")}), usual, {});
+  CHECK(rates[1].setup.workload == "gpt_tiny");
+  CHECK(rates[1].setup.choices.lr == 2e-3);
 }
 
 TEST_CASE("the baseline is a cell by the values of its axes") {

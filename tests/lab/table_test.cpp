@@ -528,7 +528,7 @@ TEST_CASE("run refuses what is no run before it trains") {
                            int64_t probe = 0) {
     return message_of<UsageError>([&] {
       const lab::Setup setup{.workload = "mlp_tiny", .steps = steps, .probe = probe};
-      lab::run({.cells = lab::cells_of(policies, setup), .seeds = seeds}, {}, progress);
+      lab::run({.cells = lab::read_cells(policies, setup), .seeds = seeds}, {}, progress);
     });
   };
   CHECK(contains(refused({}), "[run] 0 policies, 1 seeds"));

@@ -102,7 +102,7 @@ void shapes() {
 
 void train(const std::string& workload, const std::vector<std::string>& policies, int64_t steps) {
   std::ostringstream progress;
-  lab::Study study{.cells = lab::cells_of(policies, {.workload = workload, .steps = steps})};
+  lab::Study study{.cells = lab::read_cells(policies, {.workload = workload, .steps = steps})};
   study.after = [&](const lab::RunResult& result) {
     std::printf("%s, %s, loss %a, weights %s\n", workload.c_str(), result.policy.c_str(),
                 result.late_loss, result.weights_hash.c_str());

@@ -339,7 +339,8 @@ TEST_CASE("causal attention at the next multiple of 64 gives the bits of the len
     const auto random = [&] { return randn({2, 3, l, 16}).to(bf16).to(gpu); };
     const Tensor q = random(), k = random(), v = random();
     Tensor y = empty({2, 3, l, 16}, bf16, gpu), sums = empty({1, 2, 3, l}, f32, gpu);
-    backend.attention(q, k, v, {}, settings, y, sums);
+    backend.attention(
+        {.q = q, .k = k, .v = v, .mask = {}, .settings = settings, .y = y, .log_sum_exp = sums});
     Tensor longer_y = full({2, 3, l, 16}, 9, bf16, gpu),
            longer_sums = full({1, 2, 3, l}, 9, f32, gpu);
     int64_t seen = 0;
@@ -347,7 +348,8 @@ TEST_CASE("causal attention at the next multiple of 64 gives the bits of the len
         backend.context(), q, k, v, longer_y, longer_sums,
         [&](const Tensor& a, const Tensor& b, const Tensor& c, Tensor& d, Tensor& e) {
           seen = a.shape()[2];
-          backend.attention(a, b, c, {}, settings, d, e);
+          backend.attention(
+              {.q = a, .k = b, .v = c, .mask = {}, .settings = settings, .y = d, .log_sum_exp = e});
           return true;
         });
     CHECK(done);
