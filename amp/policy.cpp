@@ -613,8 +613,8 @@ void require_sensible(const JsonValue& top, const Policy& file) {
 }
 
 std::span<const std::string_view> model_names() {
-  static constexpr std::array<std::string_view, 6> names{"gpt", "lenet",  "lstm_classifier",
-                                                         "mlp", "resnet", "unet"};
+  static constexpr std::array<std::string_view, 8> names{
+      "gpt", "lenet", "llama", "lstm_classifier", "mlp", "resnet", "unet", "vit"};
   return names;
 }
 

@@ -46,7 +46,7 @@ class Probe::Recorder final : public Observer {
       : training_(training),
         options_(std::move(options)),
         path_("probe", options_.path),
-        lists_(list_sizes_of(ModelNames(training.model()).paths())),
+        parts_(parts_of(training.model())),
         updates_probe_(training.model()) {
     if (options_.every < 1 || options_.first < 0)
       fail<UsageError>("probe", "every is ", options_.every, " and first ", options_.first,
@@ -175,7 +175,7 @@ class Probe::Recorder final : public Observer {
         std::ranges::find(options_.roles, seen.role) == options_.roles.end())
       return nullptr;
     const std::string_view path = std::string_view(seen.site).substr(0, seen.site.rfind('/'));
-    if (!path_.matches(path, lists_)) return nullptr;
+    if (!path_.matches(path, parts_)) return nullptr;
     const auto key = std::tuple(seen.site, seen.role, seen.input);
     if (const auto known = present_.find(key); known != present_.end())
       return &waiting_[known->second];
@@ -191,7 +191,7 @@ class Probe::Recorder final : public Observer {
   amp::Training& training_;
   ProbeOptions options_;
   PathPattern path_;
-  ListSizes lists_;
+  ModelParts parts_;
   UpdateProbe updates_probe_;
   bool sampled_ = false;
   int64_t step_ = -1;

@@ -125,7 +125,7 @@ std::string computes_in(const ResolvedSite& site, const Treatment& now, const Tr
 ResolvedRules::ResolvedRules(const Session& session)
     : book_(session.rules()),
       settings_(session.settings()),
-      matcher_("resolved", not_owned(book_), session.names().paths()),
+      matcher_("resolved", not_owned(book_), session.names().parts()),
       sites_(session.resolved()) {
   for (int64_t step = 0; step < StepRange{}.to; step = ranges_.back().to)
     ranges_.push_back({step, matcher_.next_change(step)});
@@ -506,9 +506,8 @@ std::vector<std::string> left_out(const Rule& rule, std::size_t at, const Sessio
   auto wide = std::make_shared<Rulebook>();
   wide->rules.push_back(rule);
   wide->rules[0].match.path = joined(segments, segments.size());
-  const RuleMatcher any_number("coverage", wide, session.names().paths());
+  const RuleMatcher any_number("coverage", wide, session.names().parts());
   const PathPattern member("coverage", joined(segments, at + 1));
-  const ListSizes lists = list_sizes_of(session.names().paths());
   std::vector<std::string> left;
   for (const ResolvedSite& site : resolved.sites()) {
     if (!any_number.matches(0, site.site, OpInfo(site.site.op, site.asks)) ||
@@ -517,7 +516,7 @@ std::vector<std::string> left_out(const Rule& rule, std::size_t at, const Sessio
     const std::vector<std::string> path = segments_at_dots(site.site.path);
     for (std::size_t i = 0; i < path.size(); ++i) {
       const std::string place = joined(path, i + 1);
-      if (is_number(path[i]) && member.matches(place, lists) &&
+      if (is_number(path[i]) && member.matches(place, session.names().parts()) &&
           std::ranges::find(left, place) == left.end())
         left.push_back(place);
     }

@@ -95,7 +95,79 @@ ListSizes list_sizes_of(const std::vector<std::string>& paths) {
   return sizes;
 }
 
+namespace {
+/// Collects the parts of a model in one walk.
+class PartsWalk final : public nn::Fields {
+ public:
+  explicit PartsWalk(nn::Module& model) {
+    walk(model);
+    for (const std::string& path : paths_)
+      if (is_block(path)) parts.blocks.push_back(path);
+    parts.lists = list_sizes_of(paths_);
+    for (auto owner = owners_.rbegin(); owner != owners_.rend() && parts.heads.empty(); ++owner)
+      if (!within(*owner, parts.blocks) && !within(*owner, parts.embeddings))
+        parts.heads.push_back(*owner);
+  }
+  ModelParts parts{};
+
+ private:
+  bool module(const std::string& path, nn::Module& module) override {
+    paths_.push_back(path);
+    if (module.part() == "head") parts.heads.push_back(path);
+    if (module.part() == "embedding") parts.embeddings.push_back(path);
+    if (module.part() == "router") parts.routers.push_back(path);
+    return true;
+  }
+  void parameter(const std::string& path, nn::Parameter& parameter) override {
+    const std::size_t dot = path.rfind('.');
+    if (dot != std::string::npos && parameter.rank() >= 2) owners_.push_back(path.substr(0, dot));
+  }
+
+  bool is_block(const std::string& path) const {
+    const std::vector<std::string_view> segments = segments_of(path);
+    const auto is_number = [](std::string_view segment) { return number_in(segment).has_value(); };
+    return !segments.empty() && std::ranges::count_if(segments, is_number) == 1 &&
+           is_number(segments.back()) && std::ranges::any_of(paths_, [&](const std::string& other) {
+             return other.starts_with(path + '.');
+           });
+  }
+  static bool within(const std::string& path, const std::vector<std::string>& places) {
+    return std::ranges::any_of(places, [&](const std::string& place) {
+      return path == place || path.starts_with(place + '.');
+    });
+  }
+
+  std::vector<std::string> paths_, owners_;
+};
+
+/// Returns the paths at which a pattern that begins with the part may begin.
+std::span<const std::string> places_of(Part part, const ModelParts& parts) {
+  const std::span<const std::string> blocks = parts.blocks;
+  switch (part) {
+    case Part::block: return blocks;
+    case Part::first_block: return blocks.first(blocks.empty() ? 0 : 1);
+    case Part::last_block: return blocks.last(blocks.empty() ? 0 : 1);
+    case Part::head: return parts.heads;
+    case Part::embedding: return parts.embeddings;
+    case Part::router: break;
+  }
+  return parts.routers;
+}
+}  // namespace
+
+ModelParts parts_of(nn::Module& model) { return PartsWalk(model).parts; }
+
 PathPattern::PathPattern(std::string_view where, std::string_view pattern) : text_(pattern) {
+  if (pattern.starts_with('<')) {
+    const std::size_t end = std::min(pattern.find('>'), pattern.size() - 1) + 1;
+    part_ = named<Part>(pattern.substr(0, end));
+    if (!part_) fail_unknown_name(where, "part", pattern.substr(0, end), words_of<Part>);
+    pattern.remove_prefix(end);
+    if (pattern.size() == 1 || (!pattern.empty() && pattern.front() != '.'))
+      fail<UsageError>(where, "\"", text_, "\" goes on after ", policy::name(*part_),
+                       " without a dot and a path. Write ", policy::name(*part_), ".**.");
+    if (!pattern.empty()) pattern.remove_prefix(1);
+  }
   require_well_formed(where, pattern);
   for (const std::string_view segment : segments_of(pattern)) {
     // Several ** in a row count as one: each more would multiply the attempts.
@@ -170,8 +242,13 @@ bool PathPattern::matches_from(std::size_t segment, const std::vector<std::strin
   return matches_from(segment + 1, path, at + 1, whole, lists);
 }
 
-bool PathPattern::matches(std::string_view path, const ListSizes& lists) const {
-  return matches_from(0, segments_of(path), 0, path, lists);
+bool PathPattern::matches(std::string_view path, const ModelParts& parts) const {
+  if (!part_) return matches_from(0, segments_of(path), 0, path, parts.lists);
+  return std::ranges::any_of(places_of(*part_, parts), [&](const std::string& place) {
+    if (!path.starts_with(place) || (path.size() > place.size() && path[place.size()] != '.'))
+      return false;
+    return matches_from(0, segments_of(path), segments_of(place).size(), path, parts.lists);
+  });
 }
 
 std::string nearest_path(std::string_view pattern, const std::vector<std::string>& paths) {
@@ -254,8 +331,8 @@ bool Treatment::quantizes() const {
 }
 
 RuleMatcher::RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book,
-                         const std::vector<std::string>& module_paths)
-    : book_(std::move(book)), lists_(list_sizes_of(module_paths)) {
+                         ModelParts parts)
+    : book_(std::move(book)), parts_(std::move(parts)) {
   for (const Rule& rule : book_->rules) {
     Prepared& next = patterns_.emplace_back(Prepared{{where, rule.match.path}, {}});
     for (const std::string& pattern : rule.match.except) next.except.emplace_back(where, pattern);
@@ -272,10 +349,16 @@ bool RuleMatcher::matches_any_call(std::size_t number, const Site& site, const O
   if (!match.ops.empty() && std::ranges::find(match.ops, op.name) == match.ops.end()) return false;
   if (match.asks && *match.asks != op.cast_class) return false;
   const Prepared& patterns = patterns_[number];
-  if (!patterns.path.matches(site.path, lists_)) return false;
+  if (!patterns.path.matches(site.path, parts_)) return false;
   return std::ranges::none_of(patterns.except, [&](const PathPattern& pattern) {
-    return pattern.matches(site.path, lists_);
+    return pattern.matches(site.path, parts_);
   });
+}
+
+std::string RuleMatcher::lacking(std::size_t rule) const {
+  const std::optional<Part> part = patterns_[rule].path.part();
+  if (!part || !places_of(*part, parts_).empty()) return "";
+  return " The model has no " + std::string(policy::name(*part)) + '.';
 }
 
 Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t step) const {
@@ -354,11 +437,10 @@ std::string name(const Site& site) {
   return text += std::to_string(site.ordinal);
 }
 
-ModelNames::ModelNames(nn::Module& model) : parameters_(model.named_parameters()) {
-  for (const auto& [path, module] : model.named_modules()) {
+ModelNames::ModelNames(nn::Module& model)
+    : parameters_(model.named_parameters()), parts_(parts_of(model)) {
+  for (const auto& [path, module] : model.named_modules())
     modules_.emplace(static_cast<const nn::Module*>(module), path);
-    paths_.push_back(path);
-  }
   refresh();
 }
 

@@ -32,17 +32,37 @@ using halftone::name, halftone::named;
 //   {a,b}    alternatives within a segment
 //   [-1]     a member of a list, counted from its end if negative
 //   [0:-1]   members of a list from the first up to, not including, the second; both may be absent
+// A pattern may begin with a part, so that it fits models of other names: "<block>.attn.**".
+//   <block>, <first block>, <last block>, <head>, <embedding>, <router>: ModelParts says which
 
 /// The number of members of each list of a model: "transformer.h" -> 12. A list is a module with
 /// children that are called 0, 1, 2, ...
 using ListSizes = std::map<std::string, int64_t, std::less<>>;
 ListSizes list_sizes_of(const std::vector<std::string>& paths);
 
+/// What the patterns mean in one model.
+struct ModelParts {
+  ListSizes lists{};
+  // Paths, in the model's order.
+  std::vector<std::string> blocks{};  // members, with modules of their own, of lists that are not
+                                      // inside another list
+  // Modules that say so (nn::Module::part()). Without such a head: the owner of the last matrix
+  // that is neither in a block nor in an embedding.
+  std::vector<std::string> heads{}, embeddings{}, routers{};
+};
+ModelParts parts_of(nn::Module& model);
+
+/// A part that a pattern may begin with.
+enum class Part : uint8_t { block, first_block, last_block, head, embedding, router };
+
 class PathPattern {
  public:
-  /// Throws UsageError of `where` for braces or brackets that do not close or hold no number.
+  /// Throws UsageError of `where` for braces or brackets that do not close or hold no number, and
+  /// for unknown parts.
   PathPattern(std::string_view where, std::string_view pattern);
-  bool matches(std::string_view path, const ListSizes& lists) const;
+  bool matches(std::string_view path, const ModelParts& parts) const;
+  /// Returns the part that the pattern begins with.
+  std::optional<Part> part() const { return part_; }
   const std::string& text() const { return text_; }
 
  private:
@@ -62,6 +82,7 @@ class PathPattern {
                        const ListSizes& lists);
 
   std::string text_;
+  std::optional<Part> part_{};
   std::vector<Segment> segments_;
 };
 
@@ -133,15 +154,14 @@ class ModelNames {
   /// Returns the elements of a parameter; 0 for an unknown name.
   int64_t size_of(const std::string& parameter) const;
 
-  /// Returns the paths of all modules.
-  const std::vector<std::string>& paths() const { return paths_; }
+  const ModelParts& parts() const { return parts_; }
 
  private:
   nn::Named<Tensor> parameters_;
   std::unordered_map<const void*, std::string> modules_;
   std::unordered_map<const Storage*, const std::string*> storages_;
   std::vector<std::shared_ptr<Storage>> casts_;  // alive, so that no others take their addresses
-  std::vector<std::string> paths_;
+  ModelParts parts_;
 };
 
 // The rules of a policy file, independent of a model. They apply in order, and later rules override
@@ -227,8 +247,7 @@ class RuleMatcher {
  public:
   /// Throws UsageError in the name of `where` for invalid patterns and for operations that no rule
   /// can name.
-  RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book,
-              const std::vector<std::string>& module_paths);
+  RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book, ModelParts parts);
   /// Returns the treatment of a site in a step.
   Treatment treatment(const Site& site, const OpInfo& op, int64_t step) const;
   /// Returns whether a rule matches a site in some step.
@@ -242,6 +261,9 @@ class RuleMatcher {
   /// messages.
   std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
+  /// Returns " The model has no <block>." if a rule's pattern begins with a part that the model
+  /// lacks, otherwise "".
+  std::string lacking(std::size_t rule) const;
 
  private:
   struct Prepared {
@@ -249,13 +271,16 @@ class RuleMatcher {
     std::vector<PathPattern> except;
   };
   std::shared_ptr<const Rulebook> book_;
-  ListSizes lists_;
+  ModelParts parts_;
   std::vector<Prepared> patterns_;
 };
 
 }  // namespace halftone::policy
 
 namespace halftone {
+template <>
+inline constexpr std::array<std::string_view, 6> words_of<policy::Part>{
+    "<block>", "<first block>", "<last block>", "<head>", "<embedding>", "<router>"};
 template <>
 inline constexpr std::array<std::string_view, policy::rule_role_count> words_of<policy::Role>{
     "input",

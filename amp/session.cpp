@@ -46,7 +46,7 @@ Session::Session(std::string_view where, nn::Module& model, std::shared_ptr<cons
       settings_(std::move(settings)),
       hash_(int64_t(Fingerprint().add(settings_.hash).value())),
       names_(model),
-      matcher_(where, std::move(rules), names_.paths()),
+      matcher_(where, std::move(rules), names_.parts()),
       scales_(std::make_shared<TensorScales>()),
       averages_(std::make_shared<WeightAverages>()),
       at_(std::make_shared<Position>()),
@@ -340,7 +340,8 @@ void Session::fail_unmatched(std::size_t number) const {
   fail<UsageError>(where_, "rule ", number, " (\"", rule.name,
                    "\") matches nothing in this model: no operation that it is for has a path "
                    "like \"",
-                   rule.match.path, "\". The nearest is \"", nearest_path(rule.match.path, paths),
+                   rule.match.path, "\".", matcher_.lacking(number), " The nearest is \"",
+                   nearest_path(rule.match.path, paths),
                    "\". Mark it \"optional\" if that is meant.");
 }
 

@@ -383,6 +383,16 @@ Job job_of(const Cell& cell, uint64_t seed, const std::filesystem::path& out) {
   return job;
 }
 
+void require_fit(const Cell& cell, const std::vector<NamedWorkload>& own) {
+  if (cell.policy.rules.rules.empty()) return;
+  const Workload work = make_workload(cell.setup.workload, 0, own);
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = training_of(policy::watched(cell.policy), work, *optimizer);
+  begin_step(training, 0);
+  training.backward(loss_of(work, training, example_of(work)));
+  policy::session_of(training).require_all_rules_used();
+}
+
 std::vector<RunResult> run(const Study& study, const std::vector<NamedWorkload>& own,
                            std::ostream& progress) {
   require_valid(study);
@@ -396,6 +406,8 @@ std::vector<RunResult> run(const Study& study, const std::vector<NamedWorkload>&
       job.set_aside = study.set_aside, job.order = std::size_t(&cell - study.cells.data());
       done.push_back(result_before(job, own));
     }
+  for (std::size_t i = 0; jobs.size() > 1 && i < study.cells.size(); ++i)
+    if (!done[i]) require_fit(study.cells[i], own);
   std::vector<RunResult> results;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (done[i]) read_telemetry(jobs[i].folder, *done[i], progress);

@@ -51,6 +51,11 @@ struct Cell {
 /// x. Throws UsageError if two have the same name, and what reading them throws.
 std::vector<Cell> read_cells(const std::vector<std::string>& policies, const Setup& setup);
 
+/// Runs one batch forward and backward under the cell's rules, if it has any. Throws what the first
+/// step would throw, such as UsageError for a rule that matches nothing in the model: before the
+/// first training of a series, not in the middle of it.
+void require_fit(const Cell& cell, const std::vector<NamedWorkload>& own);
+
 struct Study {
   std::vector<Cell> cells{};
   std::vector<uint64_t> seeds{0};

@@ -87,6 +87,8 @@ class Sweep {
     for (const Task& task : tasks_)
       if (task.is_finished()) require_same_policy(task);
     require_effects(options.axes, points_, cells);
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      if (!tasks_[i].is_finished()) require_fit(cells[i], own);
     for (const Point& point : points_) files::replace("sweep", file_of(point), point.policy);
     for (const Task& task : tasks_)
       if (task.is_finished()) task.record();

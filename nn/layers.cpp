@@ -195,6 +195,15 @@ Linear::Linear(int64_t in_features, int64_t out_features, LinearOptions options)
   init::layer_default(weight, bias);
 }
 
+Router::Router(int64_t features, int64_t experts) {
+  detail::require_positive("Router", "features", features);
+  detail::require_positive("Router", "experts", experts);
+  weight = Parameter(Shape{experts, features});
+  Parameter none;
+  init::layer_default(weight, none);
+}
+Tensor Router::forward(const Tensor& x) const { return linear(x, weight); }
+
 // Embedding: allocation and first values.
 
 Embedding::Embedding(int64_t count, int64_t width, EmbeddingOptions options)

@@ -1,4 +1,5 @@
-// Layers, and the first values of their parameters. Convolutions, norms and recurrent layers have files of their own.
+// Layers, and the first values of their parameters. Convolutions, norms and recurrent layers have
+// files of their own.
 #pragma once
 
 #include <concepts>
@@ -166,6 +167,7 @@ struct Embedding final : Layer {
     return embedding(indices, weight, padding_index);
   }
   void describe(Fields& field) override { field("weight", weight); }
+  std::string_view part() const override { return "embedding"; }
 };
 
 // Merges dimensions start..end into one; by default all but the first, which counts the samples. As
@@ -193,6 +195,17 @@ struct Linear final : Layer {
       : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}
   Tensor forward(const Tensor& x) const override { return linear(x, weight, bias); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
+};
+
+/// The scores of a mixture's experts: x [..., features] -> f32 [..., experts], without a bias.
+/// Computed in f32 also under autocast, because a rounding can choose another expert. Policies
+/// find it as <router>.
+struct Router final : Layer {
+  Parameter weight;
+  Router(int64_t features, int64_t experts);
+  Tensor forward(const Tensor& x) const override;
+  void describe(Fields& field) override { field("weight", weight); }
+  std::string_view part() const override { return "router"; }
 };
 
 // Layers in a row, built from values: Sequential{Linear(784, 512), Relu(), Linear(512, 10)}. With

@@ -120,6 +120,9 @@ struct Module {
 
   /// The only required function: calls `field(name, member)` for every parameter, buffer and child.
   virtual void describe(Fields& field) = 0;  // override it: { field("first", first); }
+  /// Returns "head", "embedding" or "router" for a module that is one; patterns of policies can
+  /// name these parts (amp/rules.h). "": another module.
+  virtual std::string_view part() const { return {}; }
 
   /// Returns the parameters for an optimizer. A parameter that two modules share appears once,
   /// under its first name.

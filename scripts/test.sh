@@ -38,6 +38,6 @@ else
   scripts/configure.sh
   cmake --build --preset release --target quick
   note='Left out: CUDA objects and the emulated GPU (label cuda), other instruction sets, benchmarks and
-long tests (label long), and fuzzing for a minute per target. All of them: scripts/test.sh --all'
+long tests (label long), and fuzzing (label fuzz). All of them: scripts/test.sh --all'
   run_tests -L quick "$@"
 fi

@@ -64,7 +64,8 @@ double loss_of(const RunResult& run, const std::string& metric) {
 
 class Pairs {
  public:
-  Pairs(const GateOptions& options, fs::path out, std::ostream& progress)
+  Pairs(const GateOptions& options, const std::vector<NamedWorkload>& own, fs::path out,
+        std::ostream& progress)
       : options_(options),
         policy_(read_cells({options.policy}, options.setup).front()),
         reference_(read_cells({options.reference}, options.setup).front()),
@@ -79,6 +80,7 @@ class Pairs {
     settings["reference"] = policy::hash(reference_.policy);
     settings["portable_bits"] = portable_bits();
     require_same_settings("gate", out_ / "gate.json", settings);
+    for (const Cell* cell : {&policy_, &reference_}) require_fit(*cell, own);
   }
 
   /// Trains until `count` pairs are complete; false if time is over or a signal came.
@@ -256,7 +258,7 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
   name_workload(words_next_to(options.json), options.setup.workload, own);
   std::optional<TemporaryFolder> temporary;
   if (options.out.empty()) temporary.emplace();
-  Pairs pairs(options, temporary ? temporary->path() : options.out, progress);
+  Pairs pairs(options, own, temporary ? temporary->path() : options.out, progress);
   std::vector<double> differences;
   bool goes_on = true, diverged = false;
   while (goes_on && !diverged) {

@@ -255,4 +255,69 @@ void LstmClassifier::describe(Fields& field) {
   field("embedding", embedding), field("lstm", lstm), field("fc", fc);
 }
 
+// The vision transformer in the order of timm/models/vision_transformer.py, with its first values.
+
+namespace {
+Linear vit_linear(int64_t in, int64_t out) {
+  Linear layer(in, out);
+  init::normal(layer.weight, 0, 0.02), init::zeros(layer.bias);
+  return layer;
+}
+constexpr double vit_eps = 1e-6;
+}  // namespace
+
+VitBlock::VitBlock(const VitOptions& options)
+    : heads(options.heads),
+      norm1(options.width, {.eps = vit_eps}),
+      norm2(options.width, {.eps = vit_eps}),
+      qkv(vit_linear(options.width, 3 * options.width)),
+      proj(vit_linear(options.width, options.width)),
+      fc1(vit_linear(options.width, 4 * options.width)),
+      fc2(vit_linear(4 * options.width, options.width)) {}
+
+Tensor VitBlock::forward(const Tensor& x) const {
+  const Tensor y = x + proj(self_attention(qkv(norm1(x)), heads));
+  return y + fc2(gelu_erf(fc1(norm2(y))));
+}
+
+void VitBlock::describe(Fields& field) {
+  field("norm1", norm1), field("attn.qkv", qkv), field("attn.proj", proj);
+  field("norm2", norm2), field("mlp.fc1", fc1), field("mlp.fc2", fc2);
+}
+
+Vit::Vit(VitOptions given)
+    : options(given),
+      patch_embed(given.channels, given.width, given.patch, {.stride = given.patch}),
+      norm(given.width, {.eps = vit_eps}),
+      head(vit_linear(given.width, given.classes)) {
+  detail::require_positive("Vit", "image", options.image);
+  detail::require_positive("Vit", "layers", options.layers);
+  detail::require_divisible("Vit", "image", options.image, options.patch);
+  detail::require_divisible("Vit", "width", options.width, options.heads);
+  const int64_t patches = (options.image / options.patch) * (options.image / options.patch);
+  cls_token = Parameter(Shape{1, 1, options.width});
+  pos_embed = Parameter(Shape{1, patches + 1, options.width});
+  init::normal(cls_token, 0, 1e-6), init::normal(pos_embed, 0, 0.02);
+  for (int64_t i = 0; i < options.layers; ++i) blocks.emplace_back(options);
+}
+
+Tensor Vit::forward(const Tensor& x) const {
+  if (!x.defined() || x.rank() != 4 || x.size(2) != options.image || x.size(3) != options.image)
+    fail<ShapeError>("Vit", "the images are ", x.defined() ? x.shape() : Shape{}, ", not [n, ",
+                     options.channels, ", ", options.image, ", ", options.image,
+                     "]. Resize them (data/transforms.h), or make the model for them.");
+  const Tensor patches = transpose(flatten(patch_embed(x), 2), 1, 2);  // [n, patches, width]
+  const Tensor first = expand(cls_token, {x.size(0), 1, options.width});
+  Tensor y = cat({cast(first, patches.dtype()), patches}, 1) + pos_embed;
+  for (const VitBlock& block : blocks) y = block(y);
+  return head(select(norm(y), 1, 0));
+}
+
+void Vit::describe(Fields& field) {
+  field("cls_token", cls_token), field("pos_embed", pos_embed);
+  field("patch_embed.proj", patch_embed);
+  for (std::size_t i = 0; i < blocks.size(); ++i) field("blocks." + std::to_string(i), blocks[i]);
+  field("norm", norm), field("head", head);
+}
+
 }  // namespace halftone::nn::models

@@ -1,5 +1,5 @@
-// Small models: a multi-layer perceptron, LeNet, a residual network, a U-Net and an LSTM
-// classifier.
+// Small models: a multi-layer perceptron, LeNet, a residual network, a U-Net, an LSTM classifier
+// and a vision transformer.
 #pragma once
 
 #include <array>
@@ -173,6 +173,41 @@ struct LstmClassifier final : Layer {
   explicit LstmClassifier(int64_t vocabulary, LstmClassifierOptions options = {});
   /// tokens: i64 [n, time]; the result: logits [n, classes].
   Tensor forward(const Tensor& tokens) const override;
+  void describe(Fields& field) override;
+};
+
+// A vision transformer (Dosovitskiy et al. 2020): patches of an image as tokens, after a class
+// token that the head reads. With the names and layouts of timm's VisionTransformer
+// (blocks.0.attn.qkv), whose files load unchanged. The workload `vit_tiny`.
+
+struct VitOptions {
+  int64_t channels = 3, classes = 1000;
+  int64_t image = 224, patch = 16;  // sides of squares; the patch divides the image
+  int64_t layers = 12, heads = 12, width = 768;
+};
+
+/// x + attention(norm1(x)), then x + mlp(norm2(x)).
+struct VitBlock final : Layer {
+  int64_t heads;
+  LayerNorm norm1, norm2;
+  Linear qkv, proj, fc1, fc2;
+  explicit VitBlock(const VitOptions& options);
+  /// x: [n, tokens, width]; the result has the same shape.
+  Tensor forward(const Tensor& x) const override;
+  void describe(Fields& field) override;
+};
+
+struct Vit final : Layer {
+  VitOptions options;
+  Conv2d patch_embed;
+  Parameter cls_token, pos_embed;  // [1, 1, width], [1, patches + 1, width]
+  std::vector<VitBlock> blocks;
+  LayerNorm norm;
+  Linear head;
+  /// Throws UsageError for sizes below 1, and for sizes that do not divide.
+  explicit Vit(VitOptions options = {});
+  /// x: [n, channels, image, image]; the result: logits [n, classes].
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 

@@ -63,6 +63,19 @@ def _parameters(model):
     return [(name, torch_to_numpy(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
 
 
+def _parts(modules):
+    """Paths, each with the part of a model that the module is; the head is the last matrix outside of blocks."""
+    parts = {path: "embedding" if isinstance(module, torch.nn.Embedding) else
+             "router" if type(module).__name__.endswith("Router") else "" for path, module in modules}
+    for path, module in reversed(modules):
+        weight = getattr(module, "weight", None)
+        in_block = any(segment.isdigit() for segment in path.split(".")[:-1])
+        if path and not in_block and not parts[path] and isinstance(weight, torch.Tensor) and weight.dim() >= 2:
+            parts[path] = "head"
+            break
+    return list(parts.items())
+
+
 def _refuse_compiled(modules):
     for path, module in modules:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
@@ -78,7 +91,7 @@ class _Bound:
         self.modules = list(model.named_modules())
         _refuse_compiled(self.modules)
         self.paths = {module: i for i, (_, module) in enumerate(self.modules)}
-        self.native = _native.Emulation(file, [path for path, _ in self.modules], _parameters(model))
+        self.native = _native.Emulation(file, _parts(self.modules), _parameters(model))
         self.parameters, self.pointers = self._parameters_of(model)
 
     @staticmethod

@@ -46,6 +46,8 @@ Tensor taken(const nb::handle& result) {
 struct Mirror final : nn::Module {
   std::vector<std::pair<std::string, nn::Parameter>> own{};
   std::vector<std::pair<std::string, std::unique_ptr<Mirror>>> children{};
+  std::string part_of_model{};
+  std::string_view part() const override { return part_of_model; }
   void describe(nn::Fields& field) override {
     for (auto& [name, parameter] : own) field(name, parameter);
     for (auto& [name, child] : children) field(name, *child);
@@ -157,11 +159,13 @@ thread_local double flops_of_unseen = 0;
 /// The emulation of one model. One thread at a time may use it.
 class Emulation {
  public:
-  Emulation(const amp::Policy& file, const std::vector<std::string>& modules,
+  /// modules: paths and Module::part().
+  Emulation(const amp::Policy& file,
+            const std::vector<std::pair<std::string, std::string>>& modules,
             const std::vector<Name>& parameters)
       : file_(possible(file)) {
     std::map<std::string, Mirror*> known;
-    for (const std::string& path : modules) {
+    for (const auto& [path, part] : modules) {
       const std::size_t dot = path.rfind('.');
       Mirror* here = &root_;
       if (!path.empty()) {
@@ -169,6 +173,7 @@ class Emulation {
         const std::string last = dot == path.npos ? path : path.substr(dot + 1);
         here = parent.children.emplace_back(last, std::make_unique<Mirror>()).second.get();
       }
+      here->part_of_model = part;
       known[path] = here;
       modules_.push_back(here);
     }

@@ -372,7 +372,7 @@ TEST_CASE("the top of a file") {
       "for all models.");
   CHECK(refusal_of(R"("for": "gpt")") == "/for: expected a list, got a text.");
   CHECK(refusal_of(R"("for": ["gpt", "nonsense"])") ==
-        "/for/1: gpt, lenet, lstm_classifier, mlp, resnet or unet, got \"nonsense\".");
+        "/for/1: gpt, lenet, llama, lstm_classifier, mlp, resnet, unet or vit, got \"nonsense\".");
   CHECK(contains(refusal_of(R"("for": [""])"), "/for/0: gpt, "));
   CHECK(contains(refusal_of(R"("for": [1])"), "/for/0: expected a text, got a number."));
   CHECK(refusal_of(R"("about": true)") == "/about: expected a text, got true or false.");

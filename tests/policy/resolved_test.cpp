@@ -282,11 +282,11 @@ const Paths paths{"",
 /// Returns the positions of the matching paths in the list.
 std::vector<int> matching(std::string_view text, const Paths& all = paths) {
   const PathPattern pattern("test", text);
-  ListSizes lists = policy::list_sizes_of(all);
-  if (&all == &paths) lists["transformer.h"] = 11;  // most of its members are not among the paths
+  policy::ModelParts parts{.lists = policy::list_sizes_of(all)};
+  if (&all == &paths) parts.lists["transformer.h"] = 11;  // most members are not among the paths
   std::vector<int> places;
   for (std::size_t i = 0; i < all.size(); ++i)
-    if (pattern.matches(all[i], lists)) places.push_back(int(i));
+    if (pattern.matches(all[i], parts)) places.push_back(int(i));
   return places;
 }
 using Places = std::vector<int>;
@@ -359,6 +359,74 @@ TEST_CASE("lists are modules with children named 0, 1, 2, ...") {
         ListSizes{{"", 4}, {"a.0.b", 2}});
 }
 
+/// A model of other names than GPT-2's, with two lists of blocks, a list in a block, and a list of
+/// plain layers.
+struct Parted final : nn::Module {
+  struct Block final : nn::Module {
+    nn::Sequential experts{nn::Linear(2, 2), nn::Linear(2, 2)};
+    nn::Router router{2, 2};
+    void describe(nn::Fields& field) override {
+      field("experts", experts), field("router", router);
+    }
+  };
+  nn::Embedding words{4, 2};
+  std::vector<Block> lower, upper;
+  nn::Linear out{2, 4};
+  nn::LayerNorm norm{4};
+  bool has_blocks;
+  explicit Parted(bool blocks) : has_blocks(blocks) {
+    for (int i = 0; i < 2; ++i) lower.emplace_back(), upper.emplace_back();
+  }
+  void describe(nn::Fields& field) override {
+    field("words", words);
+    for (std::size_t i = 0; has_blocks && i < 2; ++i) field("lower." + std::to_string(i), lower[i]);
+    for (std::size_t i = 0; has_blocks && i < 2; ++i) field("upper." + std::to_string(i), upper[i]);
+    field("out", out), field("norm", norm);
+  }
+};
+
+TEST_CASE("parts of a model do not depend on its names") {
+  Parted model(true), plain(false);
+  const policy::ModelParts parts = policy::parts_of(model);
+  CHECK(parts.blocks == Paths{"lower.0", "lower.1", "upper.0", "upper.1"});
+  CHECK(parts.heads == Paths{"out"});
+  CHECK(parts.embeddings == Paths{"words"});
+  CHECK(parts.routers ==
+        Paths{"lower.0.router", "lower.1.router", "upper.0.router", "upper.1.router"});
+  const auto matches = [&](const char* pattern, const char* path) {
+    return PathPattern("test", pattern).matches(path, parts);
+  };
+  CHECK(matches("<block>.**", "lower.1.experts.0"));
+  CHECK(matches("<block>", "lower.1"));
+  CHECK_FALSE(matches("<block>", "lower.1.router"));
+  CHECK_FALSE(matches("<block>.**", "lower"));
+  CHECK_FALSE(matches("<block>.**", "lower.10"));
+  CHECK(matches("<first block>.router", "lower.0.router"));
+  CHECK_FALSE(matches("<first block>.router", "upper.0.router"));
+  CHECK(matches("<last block>.experts.[-1]", "upper.1.experts.1"));
+  CHECK_FALSE(matches("<last block>.experts.[-1]", "upper.1.experts.0"));
+  CHECK(matches("<head>", "out"));
+  CHECK(matches("<embedding>", "words"));
+  CHECK(matches("<router>", "upper.1.router"));
+  CHECK(policy::parts_of(plain).blocks.empty());
+  CHECK_FALSE(PathPattern("test", "<last block>.**").matches("out", policy::parts_of(plain)));
+
+  nn::models::Gpt gpt({.vocabulary = 8, .context = 4, .layers = 3, .heads = 1, .width = 4});
+  CHECK(policy::parts_of(gpt).heads == Paths{"lm_head"});  // although it is the embedding's matrix
+  CHECK(policy::parts_of(gpt).blocks ==
+        Paths{"transformer.h.0", "transformer.h.1", "transformer.h.2"});
+  nn::Sequential mlp{nn::Linear(2, 3), nn::Relu(), nn::Linear(3, 2)};
+  CHECK(policy::parts_of(mlp).heads == Paths{"2"});
+  CHECK(policy::parts_of(mlp).blocks.empty());
+
+  CHECK(refusal_of("<blok>.**") ==
+        "[policy p] there is no part named \"<blok>\". Did you mean \"<block>\"?");
+  CHECK(contains(refusal_of("<block"), "there is no part named \"<block\""));
+  CHECK(refusal_of("<head>x") ==
+        "[policy p] \"<head>x\" goes on after <head> without a dot and a path. Write <head>.**.");
+  CHECK_FALSE(refusal_of("<block>.").empty());
+}
+
 TEST_CASE("patterns that can match nothing, or that are ambiguous, are errors") {
   CHECK(refusal_of("transformer.h.[-1") ==
         "[policy p] \"transformer.h.[-1\" has a brace or bracket that does not close.");
@@ -394,15 +462,13 @@ TEST_CASE("many stars cost no time") {
 
 TEST_CASE("except removes sites, and a rule names operations and their cast classes") {
   nn::models::Gpt model({.vocabulary = 8, .context = 4, .layers = 3, .heads = 1, .width = 4});
-  Paths modules;
-  for (const auto& [path, module] : model.named_modules()) modules.push_back(path);
   auto book = std::make_shared<policy::Rulebook>();
   book->rules.push_back({.match = {.ops = {"linear"},
-                                   .path = "transformer.h.**",
-                                   .except = {"transformer.h.[-1].**", "**.attn.c_proj"}}});
+                                   .path = "<block>.**",
+                                   .except = {"<last block>.**", "**.attn.c_proj"}}});
   book->rules.push_back({.match = {.asks = CastClass::low_precision}});
   book->rules.push_back({.match = {.ops = {"softmax", "gelu"}}});
-  const policy::RuleMatcher matcher("test", book, modules);
+  const policy::RuleMatcher matcher("test", book, policy::parts_of(model));
   constexpr OpInfo linear("linear", CastClass::low_precision), gelu("gelu", CastClass::as_is);
   const auto site = [](const char* path, const OpInfo& op) {
     return policy::Site{.path = path, .op = op.name, .ordinal = 0, .parameter = {}};
@@ -622,7 +688,8 @@ TEST_CASE("policies in the documents are valid") {
   fs::copy_file(policies_directory() / "mxfp8.json", folder / "mxfp8.json");
   std::vector<Policy> found;
   for (const char* page : {"policy_files.md", "adding_a_policy.md"}) {
-    const std::string text = read_file(policies_directory().parent_path().parent_path() / "docs" / page);
+    const std::string text =
+        read_file(policies_directory().parent_path().parent_path() / "docs" / page);
     const std::string begins = "```json\n";
     for (std::size_t at = 0; (at = text.find(begins, at)) != std::string::npos;) {
       at += begins.size();

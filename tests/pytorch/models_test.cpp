@@ -313,7 +313,7 @@ TEST_CASE("pytorch: residual networks, logits and training") {
 
 }  // namespace halftone::test::resnet_test
 
-// U-Net and the LSTM classifier against the same models in PyTorch
+// U-Net, the LSTM classifier and the vision transformer against the same models in PyTorch
 // (tests/fixtures/pytorch/model_layers.py).
 
 namespace halftone::test::small_models_test {
@@ -343,6 +343,16 @@ TEST_CASE("pytorch: the LSTM classifier, logits and training") {
     LstmClassifier deep(
         20, {.classes = 4, .width = 16, .hidden = 24, .layers = 2, .bidirectional = true});
     compare_whole_model(cases, "deep", deep, {.lr = 1e-2, .depth = 24});
+  }
+}
+
+TEST_CASE("pytorch: the vision transformer, logits and training") {
+  const auto cases = load_cases("vit");
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    CAPTURE(backend);
+    Vit model({.classes = 4, .image = 16, .patch = 4, .layers = 2, .heads = 2, .width = 16});
+    compare_whole_model(cases, "vit", model, {.lr = 1e-3, .depth = 11});
   }
 }
 
