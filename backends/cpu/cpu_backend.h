@@ -49,13 +49,14 @@ class CpuBackend final : public ReferenceBackend {
   void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
-  // --- attention (attention.cpp)
+  // --- attention (attention.cpp), rotary positions (elementwise.cpp)
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                  const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) override;
   void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                           const AttentionSettings& settings, const Tensor& y,
                           const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
                           Tensor& dv) override;
+  void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) override;
 
   // --- rows (norms.cpp)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;

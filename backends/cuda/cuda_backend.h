@@ -78,7 +78,7 @@ class CudaBackend final : public Backend {
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
   // --- rows (softmax.cu, layer_norm.cu, batch_norm.cu)
-  // and attention (attention.cu)
+  // and attention (attention.cu), rotary positions (elementwise.cu)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
@@ -88,6 +88,7 @@ class CudaBackend final : public Backend {
                           const AttentionSettings& settings, const Tensor& y,
                           const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
                           Tensor& dv) override;
+  void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropySettings& settings, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;

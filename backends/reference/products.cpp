@@ -1,4 +1,4 @@
-// Matrix products, attention, recurrent cells.
+// Matrix products, attention, rotary positions, recurrent cells.
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +7,7 @@
 #include <halftone/backends/reference/cells.h>
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/reference/reference.h>
+#include <halftone/backends/reference/rope.h>
 #include <halftone/backends/reference/rows.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/math.h>
@@ -280,7 +281,7 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
   });
 }
 
-// Recurrent cells in double.
+// Recurrent cells and rotary positions in double.
 
 namespace {
 struct Exact {
@@ -299,6 +300,10 @@ struct Exact {
   }
 };
 }  // namespace
+
+void ReferenceBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
+  reference::rope(Exact{}, x, options, inverse, y);
+}
 
 void ReferenceBackend::lstm_cell(const Tensor& x, const Tensor& recurrent,
                                  const Tensor& cell_before, Tensor& gates, Tensor& cell,

@@ -77,6 +77,7 @@ class ReferenceBackend : public Backend {
                           const AttentionSettings& settings, const Tensor& y,
                           const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
                           Tensor& dv) override;
+  void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropySettings& settings, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;
