@@ -30,7 +30,10 @@
 #include <halftone/distributed/wire.h>
 #include <halftone/nn/conv.h>
 #include <halftone/nn/layers.h>
+#include <halftone/nn/models/generate.h>
 #include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/key_values.h>
+#include <halftone/nn/models/llama.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>

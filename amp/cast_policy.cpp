@@ -193,11 +193,12 @@ std::span<const Preset> presets() {
       // The operations ask for exactly that.
       {"pytorch-cuda", as_asked, {}},
       // aten/src/ATen/autocast_mode.cpp, the lists of the CPU: losses and prod in f32. Its
-      // mkldnn_rnn_layer is our lstm; a GRU is on no list, and its states stay f32.
+      // mkldnn_rnn_layer is our lstm; a GRU is on no list, and its states stay f32. Here and in the
+      // next lists grouped_linear, which no system has, is what linear is.
       {"pytorch-cpu",
        unlisted,
        {{low_precision,
-         {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu", "lstm",
+         {"matmul", "linear", "grouped_linear", "conv2d", "conv_transpose2d", "prelu", "lstm",
           "scaled_dot_product_attention"}},
         {full_precision,
          {"cross_entropy", "nll_loss", "bce_with_logits", "binary_cross_entropy", "mse", "l1",
@@ -207,7 +208,9 @@ std::span<const Preset> presets() {
       // apex/amp/lists/{functional,torch,tensor}_overrides.py, before its removal in 2025.
       {"apex-o1",
        unlisted,
-       {{low_precision, {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu", "lstm", "gru"}},
+       {{low_precision,
+         {"matmul", "linear", "grouped_linear", "conv2d", "conv_transpose2d", "prelu", "lstm",
+          "gru"}},
         {full_precision, {"interpolate", "cosine_similarity", "cumprod", "triplet_margin_loss"}},
         {full_precision,
          {"gelu",       "gelu_erf",   "softplus",      "softmax",  "log_softmax",
@@ -222,7 +225,8 @@ std::span<const Preset> presets() {
       {"paddle-o1",
        unlisted,
        {{low_precision,
-         {"matmul", "linear", "einsum", "conv2d", "max_pool2d", "scaled_dot_product_attention"}},
+         {"matmul", "linear", "grouped_linear", "einsum", "conv2d", "max_pool2d",
+          "scaled_dot_product_attention"}},
         {full_precision, {"interpolate", "cosine_similarity"}},
         {widest_input, {"lstm", "gru"}},
         {as_is, {"conv_transpose2d", "prelu"}},

@@ -60,6 +60,9 @@ struct LogSoftmax;
 struct LogSumExp;
 struct Attention;
 struct PackedAttention;
+struct Rope;
+struct PackedSwiglu;
+struct GroupedLinear;
 struct CrossEntropy;
 struct NllLoss;
 struct LayerNorm;
@@ -87,10 +90,10 @@ using StructuredOps =
     TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
              Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
              CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
-             LogSoftmax, LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm,
-             RmsNorm, GroupNorm, InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d,
-             MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout,
-             Quantize, Checkpoint>;
+             LogSoftmax, LogSumExp, Attention, PackedAttention, Rope, PackedSwiglu, GroupedLinear,
+             CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, InstanceNorm, BatchNorm,
+             BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
+             Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Functions made of operations, with a class of their own in casting policies, as in PyTorch's

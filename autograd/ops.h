@@ -3,6 +3,7 @@
 
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/ops/decoder.h>
 #include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/ops/images.h>
 #include <halftone/autograd/ops/index.h>

@@ -24,6 +24,7 @@
 #include <halftone/core/loss_scale.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/random.h>
+#include <halftone/core/rope.h>
 #include <halftone/core/tensor.h>
 #include <halftone/core/update_rules.h>
 
@@ -278,6 +279,11 @@ class Backend {
   /// scores are large. Rows without any key: infinite, or infinite and 1.
   virtual void attention(const AttentionCall& call) = 0;
   virtual void attention_backward(const AttentionBackwardCall& call) = 0;
+
+  /// x, y [n, heads, l, e], e even, strided with unit stride last: each pair (a, b) of a row turned
+  /// by the angle of the row and the pair (core/rope.h), (a cos - b sin, b cos + a sin). inverse:
+  /// by the negative angle. Cosine and sine are f64, rounded to the statistics dtype.
+  virtual void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) = 0;
 
   // --- rows
   virtual void softmax(const Tensor& x, bool logarithm, Tensor& y) = 0;

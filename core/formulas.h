@@ -120,6 +120,13 @@ struct Glu {  // a sigmoid(b) (Dauphin et al. 2017)
     return a * s * (T(1) - s);
   }
 };
+struct Swiglu {  // silu(a) b (Shazeer 2020); PyTorch has it as two operations
+  static constexpr OpInfo info{"swiglu", CastClass::widest_input, cast_reason::two_inputs};
+  static constexpr bool constant_derivative = false;
+  template <class T> HT_HD T forward(T a, T b) const { return Silu{}.forward(a) * b; }
+  template <class T> HT_HD T derivative_a(T a, T b) const { return Silu{}.derivative(a, a) * b; }
+  template <class T> HT_HD T derivative_b(T a, T) const { return Silu{}.forward(a); }
+};
 struct Prelu {  // a if positive, else b * a with a learned slope b (He et al. 2015)
   static constexpr OpInfo info{"prelu",
                                CastClass::low_precision,
@@ -292,9 +299,9 @@ struct LogicalXor {
 using BinaryFormulas =
     TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum,
              formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Glu,
-             formula::Prelu, formula::Pow, formula::SquaredError, formula::AbsoluteError,
-             formula::SmoothL1, formula::Huber, formula::KlDivergence, formula::KlDivergenceOfLogs,
-             formula::BinaryCrossEntropy, formula::BceWithLogits>;
+             formula::Swiglu, formula::Prelu, formula::Pow, formula::SquaredError,
+             formula::AbsoluteError, formula::SmoothL1, formula::Huber, formula::KlDivergence,
+             formula::KlDivergenceOfLogs, formula::BinaryCrossEntropy, formula::BceWithLogits>;
 using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
              formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;

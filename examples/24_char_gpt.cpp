@@ -66,32 +66,18 @@ double bigram_loss(const ht::data::TextSplit& split, int64_t vocabulary) {
   return loss / double(test.size() - 1);
 }
 
-/// Continues a text from a newline: draws each character from the model's softmax. The model reads
-/// each character once; when its context is full, it forgets the first half.
+/// Continues a text from a newline, in the precision of the training. The model reads each
+/// character once; when its context is full, it forgets the first half.
 std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
                    const ht::data::CharacterTokenizer& characters, const Arguments& a) {
-  const ht::NoGrad no_grad;
   model.eval();
-  const auto context = std::size_t(a.model.context);
-  std::vector<int64_t> tokens = characters.encode("\n");
-  ht::nn::models::KeyValueCache past;
-  const auto read_on = [&](const ht::Tensor& next) { return model(next, past); };
-  std::size_t read = 0;
-  for (int64_t i = 0; i < a.sample; ++i) {
-    if (std::size_t(past.length) == context) past = {}, read = tokens.size() - context / 2;
-    const auto unread = std::span(tokens).subspan(read);
-    const ht::Tensor next_ones = ht::from_span<int64_t>(unread, {1, int64_t(unread.size())},
-                                                        ht::i64, ht::device_named(a.device));
-    const ht::Tensor logits = ht::select(training.forward(read_on, next_ones), 1, -1);
-    read = tokens.size();
-    const auto chances =
-        ht::softmax(ht::cast(logits, ht::f32) / a.temperature, -1).to_vector<double>();
-    double left = ht::rand({}).item();
-    std::size_t next = 0;
-    while (next + 1 < chances.size() && (left -= chances[next]) > 0) ++next;
-    tokens.push_back(int64_t(next));
-  }
-  return characters.decode(tokens);
+  const auto read = [&](const ht::Tensor& tokens, ht::nn::models::KeyValueCache& past) {
+    return training.forward([&](const ht::Tensor& x) { return model(x, past); }, tokens);
+  };
+  const auto texts = ht::nn::models::generate(
+      read, a.model.context, ht::device_named(a.device), {characters.encode("\n")},
+      {.max_tokens = a.sample, .temperature = a.temperature, .seed = a.seed});
+  return "\n" + characters.decode(texts[0]);
 }
 
 /// Rises during the first twentieth of the steps, then falls along half a cosine.

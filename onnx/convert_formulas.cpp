@@ -255,6 +255,11 @@ void floor_divide(const Step& step) {
 void glu(const Step& step) {
   step.result(step.node("Mul", {step.wide_input(0), step.node("Sigmoid", {step.wide_input(1)})}));
 }
+void swiglu(const Step& step) {
+  const Value gate = step.wide_input(0);
+  const Value active = step.node("Mul", {gate, step.node("Sigmoid", {gate})});
+  step.result(step.node("Mul", {active, step.wide_input(1)}));
+}
 void squared_error(const Step& step) {
   const Value difference = step.node("Sub", {step.wide_input(0), step.wide_input(1)});
   step.result(step.node("Mul", {difference, difference}));
@@ -352,6 +357,7 @@ std::vector<Conversion> formula_conversions() {
           conversion<Binary<Remainder>>(remainder),
           conversion<Binary<FloorDivide>>(floor_divide),
           conversion<Binary<Glu>>(glu),
+          conversion<Binary<Swiglu>>(swiglu),
           conversion<Binary<Prelu>>(one_node<PRelu_type>),
           conversion<Binary<Pow>>(one_node<Pow_type>),
           conversion<Binary<SquaredError>>(squared_error),

@@ -258,6 +258,10 @@ inline Tensor div(const Tensor& a, const Tensor& b) {
 inline Tensor maximum(const Tensor& a, const Tensor& b) { return binary(formula::Maximum{}, a, b); }
 inline Tensor minimum(const Tensor& a, const Tensor& b) { return binary(formula::Minimum{}, a, b); }
 inline Tensor pow(const Tensor& a, const Tensor& b) { return binary(formula::Pow{}, a, b); }
+/// Returns silu(gate) * up in one pass.
+inline Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  return binary(formula::Swiglu{}, gate, up);
+}
 /// leaky_relu with learned slopes: one, or one per channel (dimension 1). As
 /// torch.nn.functional.prelu.
 inline Tensor prelu(const Tensor& x, const Tensor& weight) {

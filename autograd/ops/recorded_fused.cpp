@@ -2,6 +2,7 @@
 // not short in operations, the operation itself is stated in operations, and History::through()
 // goes back through those.
 #include <halftone/autograd/history.h>
+#include <halftone/autograd/ops/decoder.h>
 #include <halftone/autograd/ops/images.h>
 #include <halftone/autograd/ops/loss.h>
 #include <halftone/autograd/ops/norm.h>
@@ -39,6 +40,17 @@ Gradients Dropout::recorded_backward(const Tensor& dy, const History&) const {
     return op.masked(views::with_strides(x, op.order));
   };
   return {detail::linear_map(dy, same, same)};
+}
+
+Gradients Rope::recorded_backward(const Tensor& dy, const History&) const {
+  return {apply(Rope{.options = options, .inverse = !inverse}, dy)};
+}
+
+Gradients PackedSwiglu::recorded_backward(const Tensor& dy, const History& history) const {
+  return history.through(dy, {x}, [](const std::vector<Tensor>& in) {
+    const int64_t n = in[0].size(-1) / 2;
+    return swiglu(slice(in[0], -1, 0, n), slice(in[0], -1, n, 2 * n));
+  });
 }
 
 namespace {

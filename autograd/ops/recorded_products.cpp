@@ -1,5 +1,6 @@
 // Products under create_graph: the gradients of a product are products of the same kind.
 #include <halftone/autograd/history.h>
+#include <halftone/autograd/ops/decoder.h>
 #include <halftone/autograd/ops/images.h>
 #include <halftone/autograd/ops/index.h>
 #include <halftone/autograd/ops/logical.h>
@@ -80,6 +81,16 @@ Gradients Linear::recorded_backward(const Tensor& dy_in, const History& history)
         apply(Product{{}, history.dtype(1), accumulate}, transpose(dy, 0, 1), history.input(0, x));
   if (history.wants(2)) gradients[2] = sum(cast(dy, history.dtype(2)), {0});
   return gradients;
+}
+
+Gradients GroupedLinear::recorded_backward(const Tensor& dy, const History& history) const {
+  return history.through(dy, {x, weight}, [this](const std::vector<Tensor>& in) {
+    std::vector<Tensor> products;
+    each_group([&](int64_t group, int64_t begin, int64_t end) {
+      products.push_back(linear(slice(in[0], 0, begin, end), select(in[1], 0, group)));
+    });
+    return products.empty() ? linear(in[0], select(in[1], 0, 0)) : cat(products, 0);
+  });
 }
 
 Gradients Dot::recorded_backward(const Tensor& dy, const History& history) const {

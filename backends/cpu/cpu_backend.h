@@ -49,9 +49,10 @@ class CpuBackend final : public ReferenceBackend {
   void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
-  // --- attention (attention.cpp)
+  // --- attention (attention.cpp), rotary positions (elementwise.cpp)
   void attention(const AttentionCall& call) override;
   void attention_backward(const AttentionBackwardCall& call) override;
+  void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) override;
 
   // --- rows (norms.cpp)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;

@@ -6,6 +6,7 @@
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/cells.h>
 #include <halftone/backends/reference/reference.h>
+#include <halftone/backends/reference/rope.h>
 #include <halftone/core/factory.h>
 
 namespace halftone {
@@ -270,7 +271,8 @@ void CpuBackend::dropout(const Tensor& x, double p, RandomKey key, Tensor& y) {
       });
 }
 
-// Recurrent cells in float, one row at a time; exponentials come from the SIMD kernels.
+// Recurrent cells and rotary positions in float, one row at a time; exponentials come from the SIMD
+// kernels.
 
 namespace {
 struct Fast {
@@ -290,6 +292,11 @@ struct Fast {
   }
 };
 }  // namespace
+
+void CpuBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
+  if (!cpu::is_f32_or_short(x)) return ReferenceBackend::rope(x, options, inverse, y);
+  reference::rope(Fast{}, x, options, inverse, y);
+}
 
 void CpuBackend::lstm_cell(const LstmCellCall& call) {
   if (!cpu::is_f32_or_short(call.x)) return ReferenceBackend::lstm_cell(call);

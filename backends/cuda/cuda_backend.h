@@ -78,12 +78,13 @@ class CudaBackend final : public Backend {
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
   // --- rows (softmax.cu, layer_norm.cu, batch_norm.cu)
-  // and attention (attention.cu)
+  // and attention (attention.cu), rotary positions (elementwise.cu)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
   void attention(const AttentionCall& call) override;
   void attention_backward(const AttentionBackwardCall& call) override;
+  void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropySettings& settings, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;

@@ -1,4 +1,4 @@
-// The formulas of core/formulas.h over whole tensors.
+// The formulas of core/formulas.h over whole tensors, random numbers, rotary positions.
 #include <halftone/backends/cuda/elementwise.h>
 
 #include <cmath>
@@ -447,6 +447,59 @@ void CudaBackend::dropout(const Tensor& x, double p, RandomKey key, Tensor& y) {
     launch(context_, aligned ? dropout_kernel<T> : dropout_unaligned_kernel<T>,
            shape_for(context_, y.numel(), aligned ? 4 : 1), threshold, scale,
            device_key(context_, key), x.data<T>(), y.data<T>(), y.numel());
+  });
+}
+
+}  // namespace halftone
+
+// Rotary positions. A thread computes the angle of one row and pair, in double, and turns this pair
+// in all heads of all samples.
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+struct RopeShape {
+  int64_t samples, heads, rows, pairs;
+  int64_t x[3], y[3];  // strides of samples, heads and rows
+};
+
+template <class T>
+__global__ void rope_kernel(RopeOptions options, bool inverse, RopeShape shape, const T* x, T* y) {
+  using C = compute_t<T>;
+  for (int64_t k = global_thread(); k < shape.rows * shape.pairs; k += all_threads()) {
+    const int64_t row = k / shape.pairs, pair = k % shape.pairs;
+    const double angle = rope_angle(options, row, rope_frequency(options, pair, shape.pairs));
+    const C cosine = C(::cos(angle)), sine = C(inverse ? -::sin(angle) : ::sin(angle));
+    const int64_t first = options.interleaved ? 2 * pair : pair,
+                  second = options.interleaved ? first + 1 : first + shape.pairs;
+    for (int64_t i = 0; i < shape.samples * shape.heads; ++i) {
+      const int64_t sample = i / shape.heads, head = i % shape.heads;
+      const T* const from = x + sample * shape.x[0] + head * shape.x[1] + row * shape.x[2];
+      T* const to = y + sample * shape.y[0] + head * shape.y[1] + row * shape.y[2];
+      const C a = widen(from[first]), b = widen(from[second]);
+      to[first] = narrow<T>(a * cosine - b * sine);
+      to[second] = narrow<T>(b * cosine + a * sine);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
+  if (x.numel() == 0) return;
+  const Strides &from = x.strides(), &to = y.strides();
+  const RopeShape shape{x.size(0),
+                        x.size(1),
+                        x.size(2),
+                        x.size(3) / 2,
+                        {from[0], from[1], from[2]},
+                        {to[0], to[1], to[2]}};
+  visit_floating(x.dtype(), "rope", [&]<class T>() {
+    launch(context_, rope_kernel<T>, shape_for(context_, shape.rows * shape.pairs), options,
+           inverse, shape, x.data<T>(), y.data<T>());
   });
 }
 

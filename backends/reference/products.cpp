@@ -1,4 +1,4 @@
-// Matrix products, attention, recurrent cells.
+// Matrix products, attention, rotary positions, recurrent cells.
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +7,7 @@
 #include <halftone/backends/reference/cells.h>
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/reference/reference.h>
+#include <halftone/backends/reference/rope.h>
 #include <halftone/backends/reference/rows.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/math.h>
@@ -277,7 +278,7 @@ void ReferenceBackend::attention_backward(const AttentionBackwardCall& call) {
   });
 }
 
-// Recurrent cells in double.
+// Recurrent cells and rotary positions in double.
 
 namespace {
 struct Exact {
@@ -296,6 +297,10 @@ struct Exact {
   }
 };
 }  // namespace
+
+void ReferenceBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
+  reference::rope(Exact{}, x, options, inverse, y);
+}
 
 void ReferenceBackend::lstm_cell(const LstmCellCall& call) {
   reference::lstm_cell(Exact{}, call.x, call.recurrent, call.cell_before, call.gates, call.cell,

@@ -73,6 +73,7 @@ class ReferenceBackend : public Backend {
   void log_sum_exp(const Tensor& x, Tensor& y) override;
   void attention(const AttentionCall& call) override;
   void attention_backward(const AttentionBackwardCall& call) override;
+  void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropySettings& settings, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;

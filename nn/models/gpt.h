@@ -8,6 +8,7 @@
 
 #include <halftone/nn/conv.h>
 #include <halftone/nn/layers.h>
+#include <halftone/nn/models/key_values.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::nn::models {
@@ -17,29 +18,17 @@ struct GptOptions {
   double dropout = 0;
 };
 
-/// The keys and values of the tokens that a layer has read, [n, heads, context,
-/// e].
-struct KeyValues {
-  Tensor keys{}, values{};
-};
-/// The keys and values of all layers of a Gpt; the first `length` positions are filled. With it
-/// each token of a growing text is read only once. An empty cache starts a text.
-struct KeyValueCache {
-  int64_t length = 0;
-  std::vector<KeyValues> layers{};
-};
-
 /// x + attention(norm(x)), then x + mlp(norm(x)).
 struct GptBlock final : Layer {
   struct Attention final : Layer {
     Linear c_attn, c_proj;
-    int64_t heads, context;
+    int64_t heads;
     double dropout;
     explicit Attention(const GptOptions& options);
     using Layer::operator();
     Tensor forward(const Tensor& x) const override;
-    /// The same for x after `before` tokens in `past`; appends x's keys and values to `past`.
-    Tensor operator()(const Tensor& x, KeyValues& past, int64_t before) const;
+    /// The same for x after the tokens in `past`; appends x's keys and values to `past`.
+    Tensor operator()(const Tensor& x, KeyValues& past, const detail::Reading& reading) const;
     void describe(Fields& field) override;
   };
   struct Mlp final : Layer {
@@ -55,7 +44,7 @@ struct GptBlock final : Layer {
   explicit GptBlock(const GptOptions& options);
   using Layer::operator();
   Tensor forward(const Tensor& x) const override;
-  Tensor operator()(const Tensor& x, KeyValues& past, int64_t before) const;
+  Tensor operator()(const Tensor& x, KeyValues& past, const detail::Reading& reading) const;
   void describe(Fields& field) override;
 };
 
@@ -82,7 +71,6 @@ struct Gpt final : Layer {
   /// Returns the embedding of tokens that start at a position.
   Tensor embedded(const Tensor& tokens, int64_t position) const;
   Tensor logits(const Tensor& x) const;
-  void check(const KeyValueCache& cache, int64_t texts) const;
   Parameter head_;
 };
 

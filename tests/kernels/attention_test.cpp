@@ -1,5 +1,5 @@
 // Attention and its gradients around the edges of blocks of queries, keys and columns; masks of
-// every kind, rows without keys, dropout.
+// every kind, rows without keys, dropout. Rotary positions.
 #include "against_reference.h"
 
 namespace halftone::test {
@@ -128,6 +128,25 @@ TEST_CASE("kernels: attention of empty tensors and of heads wider than a block")
     check_attention({7, 5, 20, 130}, Kind::dropout, dtype);
     check_attention({5, 9, 300, 12}, Kind::plain, dtype);
   }
+}
+
+TEST_CASE("kernels: rotary positions, of both kinds of pairs and in both directions") {
+  const RopeOptions plain, neighbors{.position = 4000, .interleaved = true},
+      slower{.theta = 5e5, .position = 100000, .scaling = {.factor = 8}};
+  for (const DType dtype : floating_dtypes)
+    for (const Shape& shape :
+         sizes<Shape>({{1, 1, 1, 2}, {2, 3, 5, 6}, {1, 2, 33, 64}}, {{3, 5, 130, 34}}))
+      for (const RopeOptions& options : {plain, neighbors, slower})
+        for (const bool inverse : {false, true}) {
+          INFO(shape, ", ", dtype, ", position ", options.position, ", inverse ", inverse);
+          const Tensor heads_last =
+              views::transpose(randn({shape[0], shape[2], shape[1], shape[3]}, dtype), 1, 2);
+          for (const Tensor& x : {randn(shape, dtype), heads_last})
+            check_against_reference({x}, {empty_like(heads_last)}, 8,
+                                    [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                      backend.rope(in[0], options, inverse, out[0]);
+                                    });
+        }
 }
 
 }  // namespace

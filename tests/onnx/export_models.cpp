@@ -142,7 +142,8 @@ void write_functions() {
       {"compare", [](T a) { return where(logical_and(a > 0, a <= 1), a, a * 2); }},
       {"not_equal", [](T a) { return cast(logical_or(a != 0, a < -1), ht::f32) + a; }},
       {"maximum", [](T a) { return maximum(a, a * 2) - minimum(a, 0 - a); }},
-      {"glu", [](T a) { return glu(a, -1); }}};
+      {"glu", [](T a) { return glu(a, -1); }},
+      {"swiglu", [](T a) { return swiglu(a, a * 2 - 1); }}};
   for (const auto& [name, f] : elementwise) write_function(name, x, f);
   write_function("logs", positive, [](T a) {
     return log(a) + log2(a) + log10(a) + log1p(a) + sqrt(a) + rsqrt(a) + reciprocal(a);

@@ -2,6 +2,7 @@
 // specialization is an incomplete type here, so it does not compile.
 #pragma once
 
+#include "ops/samples_decoder.h"
 #include "ops/samples_elementwise.h"
 #include "ops/samples_images.h"
 #include "ops/samples_index.h"

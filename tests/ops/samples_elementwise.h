@@ -61,6 +61,7 @@ inline double truth(formula::Minimum, double a, double b) { return std::fmin(a, 
 inline double truth(formula::Remainder, double a, double b) { return a - b * std::floor(a / b); }
 inline double truth(formula::FloorDivide, double a, double b) { return std::floor(a / b); }
 inline double truth(formula::Glu, double a, double b) { return a * logistic(b); }
+inline double truth(formula::Swiglu, double a, double b) { return a * logistic(a) * b; }
 inline double truth(formula::Prelu, double a, double b) { return a > 0 ? a : a * b; }
 inline double truth(formula::Pow, double a, double b) { return std::pow(a, b); }
 inline double truth(formula::SquaredError, double a, double b) { return std::pow(a - b, 2); }

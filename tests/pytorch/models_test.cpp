@@ -169,7 +169,7 @@ TEST_CASE("GPT: files that Hugging Face's transformers loads") {
   CHECK(nn::models::load_gpt2(other, directory / "alone.safetensors").missing.empty());
   const Tensor tokens = randint(0, 65, {2, 7});
   CHECK(model(tokens).to_vector<float>() == other(tokens).to_vector<float>());
-  if (const char* folder = std::getenv("HALFTONE_SAVE_MODELS")) {  // for check_saved_gpt2.py
+  if (const char* folder = std::getenv("HALFTONE_SAVE_MODELS")) {  // for check_saved_models.py
     const std::filesystem::path to = std::filesystem::path(folder) / "gpt2";
     const NoGrad no_grad;
     nn::models::save_gpt2(model, to);

@@ -1,0 +1,124 @@
+// The decoder of today's open models, in the variants of Llama 2 and 3 (Touvron et al. 2023),
+// Mistral, Qwen 2 and 3, and, with experts, of Mixtral (Jiang et al. 2024) and Qwen 3 MoE: RMS
+// norms, rotary positions, fewer heads for keys than for queries, gated units. Names are those of
+// Hugging Face's files (model.layers.0.self_attn.q_proj.weight, ...).
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
+#include <halftone/nn/models/key_values.h>
+#include <halftone/nn/module.h>
+
+namespace halftone::nn::models {
+
+struct LlamaOptions {
+  int64_t vocabulary = 32000, context = 2048, layers = 12, width = 768;
+  int64_t heads = 12, key_heads = 4;
+  int64_t head_width = 0;  // 0: width / heads
+  int64_t hidden = 2048;   // of a gated unit, or of each expert's
+  double norm_eps = 1e-5;
+  RopeOptions rope{};
+  bool qkv_bias = false, output_bias = false;  // of attention: Qwen 2 has the first
+  bool qk_norm = false;                        // norms of each head's queries and keys: Qwen 3
+  bool tied = false;                           // the head shares its weights with the embedding
+  /// The tokens that a token sees, itself included; 0: all before it. The first `unlimited_layers`
+  /// layers see all.
+  int64_t window = 0, unlimited_layers = 0;
+  int64_t experts = 0, experts_per_token = 2;  // 0: no mixture, one gated unit per layer
+  bool normalized_experts = true;              // the weights of a token's experts add up to 1
+};
+
+/// The shares of the tokens that each expert got, and its mean probability, [experts]: of each
+/// layer.
+struct RoutedTokens {
+  std::vector<Tensor> shares{}, chances{};
+};
+
+/// x + attention(norm(x)), then x + mlp(norm(x)).
+struct LlamaBlock final : Module {
+  struct Attention final : Module {
+    LlamaOptions options;
+    int64_t window;
+    Linear q_proj, k_proj, v_proj, o_proj;
+    std::optional<RmsNorm> q_norm{}, k_norm{};
+    Attention(const LlamaOptions& options, int64_t layer);
+    /// past: null, or the keys and values before x's, to which x's are appended.
+    Tensor operator()(const Tensor& x, KeyValues* past, const detail::Reading& reading) const;
+    void describe(Fields& field) override;
+  };
+  struct Mlp final : Module {
+    Linear gate_proj, up_proj, down_proj;
+    explicit Mlp(const LlamaOptions& options);
+    Tensor operator()(const Tensor& x) const;
+    void describe(Fields& field) override;
+  };
+  /// Sends each token to the experts that its router, in f32, finds most probable, and adds up
+  /// their results by these probabilities (Shazeer et al. 2017). No token is dropped.
+  struct Experts final : Module {
+    int64_t per_token;
+    bool normalized;
+    Linear gate;
+    Parameter gate_up_proj, down_proj;  // [experts, 2 hidden, width], [experts, width, hidden]
+    explicit Experts(const LlamaOptions& options);
+    Tensor operator()(const Tensor& x, RoutedTokens* routed) const;
+    void describe(Fields& field) override;
+  };
+  RmsNorm input_layernorm, post_attention_layernorm;
+  Attention self_attn;
+  std::optional<Mlp> mlp{};
+  std::optional<Experts> experts{};
+  LlamaBlock(const LlamaOptions& options, int64_t layer);
+  Tensor operator()(const Tensor& x, KeyValues* past, const detail::Reading& reading,
+                    RoutedTokens* routed) const;
+  void describe(Fields& field) override;
+};
+
+struct Llama final : Layer {
+  LlamaOptions options;
+  Embedding embed_tokens;
+  std::vector<LlamaBlock> layers;
+  RmsNorm norm;
+  explicit Llama(const LlamaOptions& options = {});
+  using Layer::operator();
+  /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of the token
+  /// that follows each.
+  Tensor forward(const Tensor& tokens) const override;
+  /// The same for tokens that follow those in the cache, and appends them to it. Returns the logits
+  /// that the whole text would give, for these tokens alone. Throws as Gpt's.
+  Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
+
+  struct Balanced {
+    Tensor logits, balance;
+  };
+  /// Returns the logits, and a loss that is least, the experts per token, if each expert gets as
+  /// many tokens as the others (Fedus et al. 2021). A training adds a small multiple of it, 0.001
+  /// to 0.02, to its own loss. Throws UsageError without experts.
+  Balanced with_balance(const Tensor& tokens) const;
+  /// A head of its own and a tied one appear as lm_head.weight.
+  void describe(Fields& field) override;
+
+ private:
+  Tensor computed(const Tensor& tokens, KeyValueCache* cache, const detail::Reading& reading,
+                  RoutedTokens* routed) const;
+  Parameter head_;
+};
+
+/// Reads config.json and the weights in a directory that Hugging Face's transformers saved: in
+/// model.safetensors, or in the files of model.safetensors.index.json. Supports the model types
+/// llama, mistral, qwen2, qwen3, mixtral and qwen3_moe. The weights keep the dtype of the file
+/// (f32, bf16, f16). Throws UnsupportedError for a configuration that this model cannot be, by the
+/// name of the entry; FormatError for files that are malformed; UsageError for missing and
+/// unexpected tensors.
+Llama load_llama(const std::filesystem::path& directory);
+
+/// Writes files for AutoModelForCausalLM.from_pretrained(): config.json and model.safetensors, or
+/// several files of at most `largest_file` bytes (or one tensor) with their index. Throws
+/// UnsupportedError for options that no model type has, FormatError as save_safetensors().
+void save_llama(const Llama& model, const std::filesystem::path& directory,
+                int64_t largest_file = 5'000'000'000);
+
+}  // namespace halftone::nn::models
