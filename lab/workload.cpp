@@ -18,6 +18,7 @@
 #include <halftone/nn/conv.h>
 #include <halftone/nn/layers.h>
 #include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/llama.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
@@ -166,16 +167,72 @@ Workload text_workload(std::unique_ptr<Model> model, uint64_t seed, int64_t batc
                                  randint(0, characters, {batch, context})}};
 }
 
-Workload gpt_of(uint64_t seed, int64_t layers, int64_t width) {
-  auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
-      .vocabulary = characters, .context = context, .layers = layers, .heads = 4, .width = width});
+/// The same for a decoder, with what decoders are trained with.
+template <class Model> Workload decoder(std::unique_ptr<Model> model, uint64_t seed, double lr) {
   Workload made = text_workload(std::move(model), seed, 16);
-  made.optimizer = [](std::vector<Tensor> parameters, double lr) {
+  made.optimizer = [](std::vector<Tensor> parameters, double rate) {
     return std::make_unique<optim::AdamW>(
         std::move(parameters),
-        optim::AdamWOptions{.lr = lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
+        optim::AdamWOptions{.lr = rate, .betas = {0.9, 0.99}, .weight_decay = 0.1});
   };
-  made.lr = 3e-3, made.schedule = warm_up_and_cosine, made.clip_norm = 1;
+  made.lr = lr, made.schedule = warm_up_and_cosine, made.clip_norm = 1;
+  return made;
+}
+
+Workload gpt_of(uint64_t seed, int64_t layers, int64_t width) {
+  return decoder(std::make_unique<nn::models::Gpt>(nn::models::GptOptions{.vocabulary = characters,
+                                                                          .context = context,
+                                                                          .layers = layers,
+                                                                          .heads = 4,
+                                                                          .width = width}),
+                 seed, 3e-3);
+}
+
+constexpr nn::models::LlamaOptions tiny_llama{.vocabulary = characters,
+                                              .context = context,
+                                              .layers = 4,
+                                              .width = 128,
+                                              .heads = 4,
+                                              .key_heads = 2,
+                                              .hidden = 512};
+
+Workload llama_tiny(uint64_t seed) {
+  return decoder(std::make_unique<nn::models::Llama>(tiny_llama), seed, 3e-3);
+}
+Workload llama_small(uint64_t seed) {
+  nn::models::LlamaOptions options = tiny_llama;
+  options.layers = 8, options.width = 320, options.heads = 8, options.key_heads = 4;
+  options.hidden = 864;
+  return decoder(std::make_unique<nn::models::Llama>(options), seed, 1e-3);
+}
+
+/// Adds the loss of balance to a training's loss, not to a validation's.
+Workload llama_moe(uint64_t seed) {
+  nn::models::LlamaOptions options = tiny_llama;
+  options.experts = 8, options.hidden = 256;
+  auto model = std::make_unique<nn::models::Llama>(options);
+  const nn::models::Llama* const llama = model.get();
+  Workload made = decoder(std::move(model), seed, 3e-3);
+  const auto balance = std::make_shared<Tensor>();
+  made.task.forward = [llama, balance](const Tensor& tokens) {
+    nn::models::Llama::Balanced result = llama->with_balance(tokens);
+    *balance = result.balance;
+    return result.logits;
+  };
+  made.task.loss = [balance, loss = made.task.loss](const Tensor& logits, const Tensor& targets) {
+    const Tensor of_tokens = loss(logits, targets);
+    return grad_enabled() ? of_tokens + std::exchange(*balance, {}) * 0.01 : of_tokens;
+  };
+  return made;
+}
+
+/// Patches of 4 x 4 as 49 tokens.
+constexpr nn::models::VitOptions tiny_vit{
+    .channels = 1, .classes = 10, .image = 28, .patch = 4, .layers = 4, .heads = 4, .width = 64};
+
+Workload vit_tiny(uint64_t seed) {
+  Workload made = on_fashion_mnist(std::make_unique<nn::models::Vit>(tiny_vit), seed);
+  made.schedule = warm_up_and_cosine, made.clip_norm = 1;
   return made;
 }
 
@@ -213,7 +270,14 @@ std::vector<NamedWorkload> built_in_workloads() {
       {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's license texts",
        [](uint64_t seed) { return gpt_of(seed, 4, 128); }, "gpt"},
       {"gpt_small", "as gpt_tiny, of 3 layers, width 96",
-       [](uint64_t seed) { return gpt_of(seed, 3, 96); }, "gpt"}};
+       [](uint64_t seed) { return gpt_of(seed, 3, 96); }, "gpt"},
+      {"llama_tiny", "a Llama of 1 million parameters on the text of gpt_tiny", llama_tiny,
+       "llama"},
+      {"llama_small", "a Llama of 9 million parameters on the text of gpt_tiny", llama_small,
+       "llama"},
+      {"llama_moe", "as llama_tiny, with 8 experts of which a token sees 2", llama_moe, "llama"},
+      {"vit_tiny", "a vision transformer of 4 layers, width 64, on Fashion-MNIST", vit_tiny,
+       "vit"}};
   for (const auto& [name, width] : wave_sizes)
     all.push_back({name,
                    "an MLP with two hidden layers of width " + std::to_string(width) +
@@ -518,11 +582,38 @@ SyntheticWorkload gpt(const std::string& name, const nn::models::GptOptions& o, 
           randint(0, o.vocabulary, {batch, length}),
           gflop_of_step(double(batch * length), {0, per_token})};
 }
+
+/// The same for a Llama: its keys and values have fewer heads, and its units three matrices.
+SyntheticWorkload llama(const std::string& name, const nn::models::LlamaOptions& o, int64_t batch,
+                        int64_t length) {
+  const auto width = double(o.width), keys = width / double(o.heads) * double(o.key_heads);
+  const double per_layer =
+      width * (2 * width + 2 * keys + 3 * double(o.hidden)) + width * double(length);
+  const double per_token = double(o.layers) * per_layer + double(o.vocabulary) * width;
+  auto model = std::make_unique<nn::models::Llama>(o);
+  const MemoryScope scope(MemoryUse::input);
+  return {name, std::move(model), randint(0, o.vocabulary, {batch, length}),
+          randint(0, o.vocabulary, {batch, length}),
+          gflop_of_step(double(batch * length), {0, per_token})};
+}
+
+SyntheticWorkload vit(const std::string& name, const nn::models::VitOptions& o, int64_t batch) {
+  const auto width = double(o.width);
+  const double patches = double(o.image / o.patch) * double(o.image / o.patch);
+  const double stem = patches * width * double(o.channels * o.patch * o.patch);
+  const double tokens = patches + 1;
+  const double layers = double(o.layers) * tokens * width * (12 * width + 2 * tokens);
+  auto model = std::make_unique<nn::models::Vit>(o);
+  const MemoryScope scope(MemoryUse::input);
+  return {name, std::move(model), randn({batch, o.channels, o.image, o.image}),
+          randint(0, o.classes, {batch}),
+          gflop_of_step(double(batch), {stem, layers + width * double(o.classes)})};
+}
 }  // namespace
 
 std::vector<std::string> synthetic_names() {
-  return {"mlp_tiny",     "mlp",      "lenet",    "resnet18_cifar",
-          "resnet18_224", "gpt_tiny", "gpt_char", "gpt2_124m"};
+  return {"mlp_tiny", "mlp",      "lenet",     "resnet18_cifar", "resnet18_224", "vit_tiny",
+          "gpt_tiny", "gpt_char", "gpt2_124m", "llama_tiny",     "llama_124m"};
 }
 
 std::string synthetic_list() {
@@ -556,6 +647,18 @@ SyntheticWorkload on_cpu(const std::string& name, bool large) {
     return gpt(name,
                {.vocabulary = 50304, .context = 1024, .layers = 12, .heads = 12, .width = 768},
                large ? 16 : 1, large ? 1024 : 512);
+  if (name == "llama_tiny") return llama(name, tiny_llama, 16, 64);
+  if (name == "llama_124m")
+    return llama(name,
+                 {.vocabulary = 32000,
+                  .context = 1024,
+                  .layers = 12,
+                  .width = 768,
+                  .heads = 12,
+                  .key_heads = 4,
+                  .hidden = 2048},
+                 large ? 16 : 1, large ? 1024 : 512);
+  if (name == "vit_tiny") return vit(name, tiny_vit, large ? 1024 : 128);
   if (auto untuned = make_untuned(name)) return std::move(*untuned);
   fail<UsageError>("workload", "there is no workload named \"", name, "\". Use one of ",
                    synthetic_list(), ".");

@@ -202,7 +202,10 @@ Router::Router(int64_t features, int64_t experts) {
   Parameter none;
   init::layer_default(weight, none);
 }
-Tensor Router::forward(const Tensor& x) const { return linear(x, weight); }
+Tensor Router::forward(const Tensor& x) const {
+  const DType wide = x.dtype() == f64 ? f64 : f32;
+  return router_scores(cast(x, wide), cast(weight, wide));
+}
 
 // Embedding: allocation and first values.
 

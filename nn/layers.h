@@ -198,7 +198,7 @@ struct Linear final : Layer {
 };
 
 /// The scores of a mixture's experts: x [..., features] -> f32 [..., experts], without a bias.
-/// Computed in f32 also under autocast, because a rounding can choose another expert. Policies
+/// Computed in f32 under every strategy, because a rounding can choose another expert. Policies
 /// find it as <router>.
 struct Router final : Layer {
   Parameter weight;

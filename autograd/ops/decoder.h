@@ -104,4 +104,17 @@ struct GroupedLinear {
 /// weight.transpose(1, 2), offs=ends), which autocast does not cast.
 Tensor grouped_linear(const Tensor& x, const Tensor& weight, const Tensor& ends);
 
+// The scores by which a mixture sends tokens to experts: a linear map with a class of its own.
+
+struct RouterScores : Linear {
+  static constexpr OpInfo info{"router_scores",
+                               CastClass::full_precision,
+                               "a rounded score can choose another expert",
+                               {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
+};
+
+/// Returns x weight^T, [.., experts], for x [.., features] and weight [experts, features]. Autocast
+/// computes it in f32, unlike linear.
+Tensor router_scores(const Tensor& x, const Tensor& weight);
+
 }  // namespace halftone

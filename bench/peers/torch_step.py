@@ -129,6 +129,65 @@ class LstmClassifier(nn.Module):
         return self.fc(self.lstm(self.embedding(tokens))[1][0][-1])
 
 
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads, key_heads, hidden):
+        super().__init__()
+        self.heads, self.key_heads, e = heads, key_heads, width // heads
+        self.input_norm, self.post_norm = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = nn.Linear(width, key_heads * e, bias=False), nn.Linear(width, key_heads * e, bias=False)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    @staticmethod
+    def turned(x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    def forward(self, x, cos, sin):
+        y = self.input_norm(x)
+        q, k, v = (f(y).unflatten(-1, (n, -1)).transpose(1, 2) for f, n in
+                   ((self.q, self.heads), (self.k, self.key_heads), (self.v, self.key_heads)))
+        q, k = self.turned(q, cos, sin).to(v.dtype), self.turned(k, cos, sin).to(v.dtype)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        y = self.post_norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, vocabulary, layers, width, heads, key_heads, hidden):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(vocabulary, width), nn.RMSNorm(width, eps=1e-5)
+        self.layers = nn.ModuleList(LlamaBlock(width, heads, key_heads, hidden) for _ in range(layers))
+        self.head, self.e = nn.Linear(width, vocabulary, bias=False), width // heads
+
+    def forward(self, tokens):
+        rates = 10000.0 ** (-torch.arange(0, self.e, 2, device=tokens.device) / self.e)
+        angles = torch.outer(torch.arange(tokens.shape[1], device=tokens.device).float(), rates).repeat(1, 2)
+        cos, sin, x = angles.cos(), angles.sin(), self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.head(self.norm(x))
+
+
+class Vit(nn.Module):
+    def __init__(self, width, heads, layers, patches):
+        super().__init__()
+        self.proj, self.head = nn.Conv2d(1, width, 4, 4), nn.Linear(width, 10)
+        self.cls, self.position = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, patches + 1, width))
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, F.gelu, 1e-6, True, True)
+                                    for _ in range(layers))
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+
+    def forward(self, x):
+        x = self.proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls.expand(x.shape[0], -1, -1).to(x.dtype), x], 1) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])
+
+
 def images(*shape, classes):
     return lambda: (torch.randn(shape), torch.randint(0, classes, shape[:1]))
 
@@ -149,6 +208,9 @@ WORKLOADS = {
     "resnet18_224": (lambda: resnet18(37, False), images(16, 3, 224, 224, classes=37)),
     "gpt_char": (lambda: Gpt(65, 256, 6, 6, 384), tokens(8, 256, 65)),
     "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(1, 512, 50304)),
+    "llama_tiny": (lambda: Llama(85, 4, 128, 4, 2, 512), tokens(16, 64, 85)),
+    "llama_124m": (lambda: Llama(32000, 12, 768, 12, 4, 2048), tokens(1, 512, 32000)),
+    "vit_tiny": (lambda: Vit(64, 4, 4, 49), images(128, 1, 28, 28, classes=10)),
 }
 
 # Shapes that were not chosen for speed, as in lab/workload.cpp.

@@ -101,19 +101,16 @@ void LlamaBlock::Mlp::describe(Fields& field) {
 LlamaBlock::Experts::Experts(const LlamaOptions& options)
     : per_token(options.experts_per_token),
       normalized(options.normalized_experts),
-      gate(map_of(options.width, options.experts)),
+      gate(options.width, options.experts),
       gate_up_proj(matrices_of(options.experts, 2 * options.hidden, options.width)),
-      down_proj(matrices_of(options.experts, options.width, options.hidden)) {}
+      down_proj(matrices_of(options.experts, options.width, options.hidden)) {
+  init::normal(gate.weight, 0, weight_std);
+}
 Tensor LlamaBlock::Experts::operator()(const Tensor& x_in, RoutedTokens* routed) const {
   const CallScope scope = call_scope();
   const int64_t width = x_in.size(-1), count = down_proj.size(0), rows = x_in.numel() / width;
   const Tensor x = reshape(x_in, {rows, width});
-  const auto probabilities = [&] {
-    const CasterScope exact(nullptr);  // a router in short floats sends tokens to other experts
-    const DType wide = x.dtype() == f64 ? f64 : f32;
-    return softmax(linear(cast(x, wide), cast(gate.weight, wide)), -1);
-  };
-  const Tensor chances = probabilities();
+  const Tensor chances = softmax(gate(x), -1);
   const Sorted best = topk(chances, per_token);
   const Tensor weights = normalized ? best.values / sum(best.values, {-1}, true) : best.values;
   // One row for each token and each of its experts, in the order of the experts.

@@ -61,7 +61,7 @@ struct LlamaBlock final : Module {
   struct Experts final : Module {
     int64_t per_token;
     bool normalized;
-    Linear gate;
+    Router gate;
     Parameter gate_up_proj, down_proj;  // [experts, 2 hidden, width], [experts, width, hidden]
     explicit Experts(const LlamaOptions& options);
     Tensor operator()(const Tensor& x, RoutedTokens* routed) const;

@@ -28,8 +28,9 @@ std::string data_of(const std::string& workload, uint64_t seed) {
 }
 
 TEST_CASE("workloads: another seed is another model on other data, the same seed the same") {
-  for (const char* name : {"student_teacher", "residual_mlp", "mlp_tiny", "resnet18_cifar",
-                           "gpt_char", "gpt_tiny", "resnet8", "lstm_text", "diffusion"}) {
+  for (const char* name :
+       {"student_teacher", "residual_mlp", "mlp_tiny", "resnet18_cifar", "gpt_char", "gpt_tiny",
+        "llama_moe", "vit_tiny", "resnet8", "lstm_text", "diffusion"}) {
     CAPTURE(name);
     CHECK(weights_of(name, 1) == weights_of(name, 1));
     CHECK(weights_of(name, 1) != weights_of(name, 2));
@@ -112,6 +113,11 @@ int64_t gpt(int64_t vocabulary, int64_t context, int64_t layers, int64_t width) 
                         linear(width, 4 * width) + linear(4 * width, width);
   return (vocabulary + context) * width + layers * layer + 2 * width;
 }
+/// Without biases; keys: the width of keys and of values.
+int64_t llama(int64_t vocabulary, int64_t layers, int64_t width, int64_t keys, int64_t hidden) {
+  const int64_t layer = 2 * width + 2 * width * width + 2 * width * keys + 3 * width * hidden;
+  return 2 * vocabulary * width + layers * layer + width;
+}
 
 TEST_CASE(
     "operations of a step: forward and both products of backward, the first layer's but one") {
@@ -127,6 +133,11 @@ TEST_CASE("synthetic models have as many parameters as their layers say") {
       {"mlp", linear(784, 2048) + linear(2048, 2048) + linear(2048, 10)},
       {"lenet", conv(1, 32, 3) + 32 + conv(32, 64, 3) + 64 + linear(3136, 128) + linear(128, 10)},
       {"gpt_tiny", gpt(65, 64, 4, 128)},
+      {"llama_tiny", llama(85, 4, 128, 64, 512)},
+      {"llama_124m", llama(32000, 12, 768, 256, 2048)},
+      {"vit_tiny", conv(1, 64, 4) + 64 + 51 * 64 + 2 * 64 + linear(64, 10) +
+                       4 * (4 * 64 + linear(64, 3 * 64) + linear(64, 64) + linear(64, 4 * 64) +
+                            linear(4 * 64, 64))},
       {"mlp_100", linear(784, 1000) + linear(1000, 333) + linear(333, 10)},
       {"mlp_1", linear(784, 1000) + linear(1000, 333) + linear(333, 10)},
       {"conv_48", conv(3, 48, 3) + 96 + conv(48, 96, 3) + 192 + conv(96, 96, 5) + 192 +
@@ -156,6 +167,8 @@ TEST_CASE("synthetic batches: shapes, classes within their range, and outputs to
   const Wanted all[] = {{"mlp_tiny", {64, 784}, {64}, 10},
                         {"lenet", {128, 1, 28, 28}, {128}, 10},
                         {"gpt_tiny", {16, 64}, {16, 64}, 65},
+                        {"llama_tiny", {16, 64}, {16, 64}, 85},
+                        {"vit_tiny", {128, 1, 28, 28}, {128}, 10},
                         {"mlp_1", {1, 784}, {1}, 10},
                         {"mlp_100", {100, 784}, {100}, 10},
                         {"conv_48", {10, 3, 45, 37}, {10}, 10},
@@ -185,6 +198,11 @@ TEST_CASE("operations of perceptrons and GPTs by hand") {
   // head.
   CHECK(gflop("gpt_tiny") ==
         doctest::Approx(6e-9 * 16 * 64 * (4.0 * (12 * 128 * 128 + 2 * 128 * 32) + 65 * 128)));
+  // Queries and results of width 128, keys and values of width 64, three matrices of 128 x 512.
+  CHECK(gflop("llama_tiny") ==
+        doctest::Approx(
+            6e-9 * 16 * 64 *
+            (4.0 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 512 + 2 * 128 * 32) + 85 * 128)));
 }
 
 TEST_CASE("the loss of logits is the mean cross-entropy, of sequences over all their places") {
@@ -226,6 +244,7 @@ TEST_CASE("workloads: names, descriptions, and models that policies may be for")
   CHECK(lab::model_of("student_teacher") == "mlp");
   CHECK(lab::model_of("resnet18_224") == "resnet");
   CHECK(lab::model_of("gpt2_124m") == "gpt");
+  CHECK(lab::model_of("llama_124m") == "llama");
   CHECK(lab::model_of("absent").empty());
 }
 

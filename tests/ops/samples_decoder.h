@@ -101,6 +101,24 @@ template <> struct Samples<PackedSwiglu> {
   }
 };
 
+template <> struct Samples<RouterScores> {
+  static OpSamples make() {
+    OpSamples samples{.condition = 2};
+    for (const Shape& x : {Shape{4, 5}, Shape{2, 3, 5}, Shape{5}, Shape{17, 33}, Shape{0, 5}}) {
+      Case& c = samples.cases.emplace_back(
+          Samples<Linear>::of("of rank " + std::to_string(x.rank()), x, 3, false));
+      c.call = [](const Tensors& in) { return router_scores(in[0], in[1]); };
+    }
+    samples.errors = {REFUSES(ShapeError,
+                              "[router_scores] x is [2, 3] f32, weight is [4, 5] f32; they must be "
+                              "[.., features] and [experts, features].",
+                              router_scores(ones({2, 3}), ones({4, 5}))),
+                      REFUSES(DTypeError, "[router_scores] dtypes differ: ",
+                              router_scores(ones({2, 5}), ones({4, 5}, bf16)))};
+    return samples;
+  }
+};
+
 template <> struct Samples<GroupedLinear> {
   static Case of(std::string name, int64_t in, int64_t out, const Values& ends,
                  bool transposed = false) {

@@ -122,7 +122,8 @@ void policies() {
 }
 
 void workloads() {
-  for (const char* workload : {"lenet", "gpt_tiny", "resnet8", "lstm_text", "diffusion"})
+  for (const char* workload :
+       {"lenet", "gpt_tiny", "llama_moe", "vit_tiny", "resnet8", "lstm_text", "diffusion"})
     train(workload, {"fp32", "amp-bf16"}, 20);
 }
 
