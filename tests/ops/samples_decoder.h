@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/samples_case.h"
+#include "ops/samples_products.h"
 
 namespace halftone::test {
 
@@ -103,11 +104,12 @@ template <> struct Samples<PackedSwiglu> {
 
 template <> struct Samples<RouterScores> {
   static OpSamples make() {
-    OpSamples samples{.condition = 2};
+    OpSamples samples;
     for (const Shape& x : {Shape{4, 5}, Shape{2, 3, 5}, Shape{5}, Shape{17, 33}, Shape{0, 5}}) {
       Case& c = samples.cases.emplace_back(
           Samples<Linear>::of("of rank " + std::to_string(x.rank()), x, 3, false));
       c.call = [](const Tensors& in) { return router_scores(in[0], in[1]); };
+      c.condition = 2;
     }
     samples.errors = {REFUSES(ShapeError,
                               "[router_scores] x is [2, 3] f32, weight is [4, 5] f32; they must be "
