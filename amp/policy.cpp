@@ -113,7 +113,7 @@ Json steps_json(const Steps& steps) {
 void require_exact(const Rule& rule, Role role, const JsonValue& value,
                    std::optional<DType> autocast) {
   const RoleRule& said = rule.roles.at(role);
-  if (said.kind != RoleRule::Kind::grid || !rule.compute) return;
+  if (said.kind != RoleRule::Kind::grid || !rule.compute || is_inner(role)) return;
   std::optional<DType> dtype;
   if (*rule.compute == Compute::bf16) dtype = bf16;
   if (*rule.compute == Compute::f16) dtype = f16;
@@ -142,6 +142,14 @@ void require_operand(const Rule& rule, Role role, const JsonValue& value) {
   for (const std::string& op : ops) names += (names.empty() ? "" : ", ") + op;
   value.refuse("an operation with one input has no operand 1: ", names,
                ". Use \"input\", or leave the entry out.");
+}
+
+/// Checks that an entry for the inside of attention is in a rule that can match attention.
+void require_attention(const Rule& rule, Role role, const JsonValue& value) {
+  constexpr std::string_view attention = "scaled_dot_product_attention";
+  const std::vector<std::string>& ops = rule.match.ops;
+  if (!is_inner(role) || ops.empty() || std::ranges::find(ops, attention) != ops.end()) return;
+  value.refuse("\"", name(role), "\" is inside of ", attention, ". Name this operation in \"op\".");
 }
 
 /// Refuses "input.2" and the like with the numbers that operands have in rules.
@@ -187,6 +195,7 @@ static void describe(Record& r, Rule& rule, const Grids& grids, std::optional<DT
           rule.roles[role] = role_in(role, value, grids);
           require_exact(rule, role, value, autocast);
           require_average(rule, role, value), require_operand(rule, role, value);
+          require_attention(rule, role, value);
           return std::optional(rule.roles[role]);
         },
         [](const RoleRule& x) { return json_of(x); });

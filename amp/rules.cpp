@@ -292,7 +292,14 @@ const Quantizer* Treatment::quantizer(Role role, std::optional<std::size_t> oper
     case Role::input_0:
     case Role::input_1:
     case Role::input_0_backward:
-    case Role::input_1_backward: break;
+    case Role::input_1_backward:
+    case Role::query:
+    case Role::key:
+    case Role::value:
+    case Role::scores:
+    case Role::probabilities:
+    case Role::grad_scores:
+    case Role::grad_probabilities: break;
   }
   return nullptr;
 }
@@ -330,10 +337,25 @@ bool Treatment::quantizes() const {
   });
 }
 
+namespace {
+constexpr OpInfo attention{"scaled_dot_product_attention", CastClass::low_precision};
+constexpr std::string_view scores_op = "attention_scores",
+                           probabilities_op = "attention_probabilities",
+                           values_op = "attention_values";
+bool is_inner_op(std::string_view op) {
+  return op == scores_op || op == probabilities_op || op == values_op;
+}
+bool says_inner(const Rule& rule) {
+  return std::ranges::any_of(rule.roles, [](const auto& said) { return is_inner(said.first); });
+}
+bool names_inner(const Rule& rule) { return std::ranges::any_of(rule.match.ops, is_inner_op); }
+}  // namespace
+
 RuleMatcher::RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book,
                          ModelParts parts)
     : book_(std::move(book)), parts_(std::move(parts)) {
   for (const Rule& rule : book_->rules) {
+    opens_ = opens_ || says_inner(rule) || names_inner(rule);
     Prepared& next = patterns_.emplace_back(Prepared{{where, rule.match.path}, {}});
     for (const std::string& pattern : rule.match.except) next.except.emplace_back(where, pattern);
   }
@@ -361,12 +383,47 @@ std::string RuleMatcher::lacking(std::size_t rule) const {
   return " The model has no " + std::string(policy::name(*part)) + '.';
 }
 
-Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t step) const {
-  Treatment result;
+std::span<const InnerRole> inner_roles() {
+  static constexpr InnerRole all[]{{Role::input, scores_op, Role::input},
+                                   {Role::input, values_op, Role::input_1},
+                                   {Role::output, values_op, Role::output},
+                                   {Role::grad_output, values_op, Role::grad_output},
+                                   {Role::query, scores_op, Role::input_0},
+                                   {Role::key, scores_op, Role::input_1},
+                                   {Role::scores, probabilities_op, Role::input},
+                                   {Role::probabilities, values_op, Role::input_0},
+                                   {Role::value, values_op, Role::input_1},
+                                   {Role::grad_scores, scores_op, Role::grad_output},
+                                   {Role::grad_probabilities, probabilities_op, Role::grad_output}};
+  return all;
+}
+
+bool RuleMatcher::opens_attention(const std::string& path) const {
+  const Site site{.path = path, .op = attention.name, .ordinal = 0, .parameter = {}};
   for (std::size_t i = 0; i < book_->rules.size(); ++i) {
     const Rule& rule = book_->rules[i];
-    if (step < rule.match.from_step || step >= rule.match.to_step || !matches(i, site, op))
-      continue;
+    if (says_inner(rule) && matches_any_call(i, site, attention)) return true;
+    for (const std::string& op : rule.match.ops)
+      if (is_inner_op(op) && matches_any_call(i, site, OpInfo(op, CastClass::as_is))) return true;
+  }
+  return false;
+}
+
+Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t step) const {
+  Treatment result;
+  const bool inside = opens_ && is_inner_op(op.name);
+  for (std::size_t i = 0; i < book_->rules.size(); ++i) {
+    const Rule& rule = book_->rules[i];
+    if (step < rule.match.from_step || step >= rule.match.to_step) continue;
+    if (inside && matches_any_call(i, site, attention))
+      for (const InnerRole& inner : inner_roles())
+        if (const auto said = rule.roles.find(inner.said);
+            said != rule.roles.end() && inner.op == op.name) {
+          result.roles[std::size_t(inner.role)] = said->second;
+          if (result.from_rules.empty() || result.from_rules.back() != int(i))
+            result.from_rules.push_back(int(i));
+        }
+    if (!matches(i, site, op)) continue;
     if (rule.compute) result.compute = rule.compute;
     if (rule.result) result.result = rule.result;
     if (rule.accumulate) result.accumulate = rule.accumulate;

@@ -110,10 +110,27 @@ enum class Role : uint8_t {
   input_0,
   input_1,
   input_0_backward,
-  input_1_backward
+  input_1_backward,
+  // The inside of scaled_dot_product_attention: rules mean by them tensors of the operations that
+  // it is then made of (inner_roles).
+  query,
+  key,
+  value,
+  scores,
+  probabilities,
+  grad_scores,
+  grad_probabilities
 };
 inline constexpr int role_count = 10;       // of tensors
-inline constexpr int rule_role_count = 14;  // in rules
+inline constexpr int rule_role_count = 21;  // in rules
+constexpr bool is_inner(Role role) { return role >= Role::query; }
+/// An entry of a rule for attention, and the role of an operation inside of it.
+struct InnerRole {
+  Role said;
+  std::string_view op;
+  Role role;
+};
+std::span<const InnerRole> inner_roles();
 constexpr bool is_gradient(Role role) {
   return role >= Role::grad_output && role <= Role::grad_weight;
 }
@@ -261,6 +278,9 @@ class RuleMatcher {
   /// messages.
   std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
+  /// Returns whether a rule treats tensors inside of attention somewhere, and at this path.
+  bool opens_attention() const { return opens_; }
+  bool opens_attention(const std::string& path) const;
   /// Returns " The model has no <block>." if a rule's pattern begins with a part that the model
   /// lacks, otherwise "".
   std::string lacking(std::size_t rule) const;
@@ -273,6 +293,7 @@ class RuleMatcher {
   std::shared_ptr<const Rulebook> book_;
   ModelParts parts_;
   std::vector<Prepared> patterns_;
+  bool opens_ = false;
 };
 
 }  // namespace halftone::policy
@@ -296,7 +317,14 @@ inline constexpr std::array<std::string_view, policy::rule_role_count> words_of<
     "input.0",
     "input.1",
     "input.0.backward",
-    "input.1.backward"};
+    "input.1.backward",
+    "query",
+    "key",
+    "value",
+    "scores",
+    "probabilities",
+    "grad_scores",
+    "grad_probabilities"};
 template <>
 inline constexpr std::array<std::string_view, 8> words_of<policy::Compute>{
     "low", "f32", "tf32", "bf16", "f16", "widest", "as_is", "refuse"};

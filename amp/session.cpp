@@ -221,6 +221,15 @@ Session::Entry& Session::entry_for(const OpInfo& op, std::span<const Tensor> inp
   return entry;
 }
 
+const Treatment* Session::open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) {
+  if (!lists_sites_ || !matcher_.opens_attention() || rests(pass)) return nullptr;
+  if (!matcher_.opens_attention(names_.path_of(CallScope::innermost()))) return nullptr;
+  ResolvedSite& resolved = entry_for(op, inputs).resolved;
+  if (resolved.operands.empty())
+    for (const Tensor& x : inputs) resolved.operands.emplace_back(x.dtype());
+  return resolved.treatment.get();
+}
+
 const Treatment* Session::treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) {
   current_ = nullptr;
   if (rests(pass) || (!lists_sites_ && watched_.empty())) return nullptr;
@@ -292,6 +301,7 @@ bool has_tensor(const ResolvedSite& site, Role role) {
     return false;
   };
   if (const auto operand = operand_of(role)) return is(*operand, Role::input);
+  if (is_inner(role)) return site.site.op == "scaled_dot_product_attention";
   switch (role) {
     case Role::input:
     case Role::input_backward:

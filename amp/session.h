@@ -185,6 +185,9 @@ class Session final {
   /// step's batches; hear() takes those of all processes, by rank, on each of them.
   std::string seen() const;
   void hear(std::span<const std::string> seen_by_all);
+  /// Returns the treatment of attention if rules treat tensors inside of it, which then runs as the
+  /// operations that it is made of; otherwise null.
+  const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
   /// Returns what the rules say of an operation of a pass, before it runs, at the site of
   /// CallScope; null: nothing.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);

@@ -60,6 +60,9 @@ struct LogSoftmax;
 struct LogSumExp;
 struct Attention;
 struct PackedAttention;
+struct AttentionScores;
+struct AttentionProbabilities;
+struct AttentionValues;
 struct Rope;
 struct PackedSwiglu;
 struct GroupedLinear;
@@ -91,7 +94,8 @@ using StructuredOps =
     TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
              Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
              CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
-             LogSoftmax, LogSumExp, Attention, PackedAttention, Rope, PackedSwiglu, GroupedLinear,
+             LogSoftmax, LogSumExp, Attention, PackedAttention, AttentionScores,
+             AttentionProbabilities, AttentionValues, Rope, PackedSwiglu, GroupedLinear,
              RouterScores, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, InstanceNorm,
              BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
              AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;

@@ -85,6 +85,9 @@ class InputCaster {
   /// Returns whether it may round tensors to grids: then operations get their inputs in the dtype
   /// that they compute in.
   virtual bool treats() const { return false; }
+  /// Returns whether it treats tensors inside of this operation. Then it has cast the inputs, and
+  /// the operation must run as the ones that it is made of, each under this caster.
+  virtual bool opens(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/) { return false; }
   /// Casts only, for a function that computes this operation out of other ones.
   virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };

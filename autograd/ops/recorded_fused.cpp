@@ -21,6 +21,12 @@ Gradients Softmax::recorded_backward(const Tensor& dy_in, const History& history
   return {cast(p * (dy - sum(p * dy, {-1}, true)), from)};
 }
 
+Gradients AttentionProbabilities::recorded_backward(const Tensor& dy,
+                                                    const History& history) const {
+  const Tensor p = history.output(y);
+  return {p * (dy - sum(p * dy, {-1}, true)), {}};
+}
+
 Gradients LogSoftmax::recorded_backward(const Tensor& dy_in, const History& history) const {
   const Tensor dy = widened(dy_in), p = exp(widened(history.output(y)));
   return {cast(dy - p * sum(dy, {-1}, true), from)};

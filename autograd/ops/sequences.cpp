@@ -162,6 +162,53 @@ std::array<Tensor, 2> PackedAttention::backward(const Tensor& dy) const {
   return {dx, {}};
 }
 
+Tensor AttentionProbabilities::forward(const Tensor& scores, const Tensor& mask) {
+  Backend& backend = backend_for(scores);
+  const auto everywhere = [&](double value) {
+    return views::expand(full({}, value, scores.dtype(), scores.device()), scores.shape());
+  };
+  const Tensor wide = mask.defined() ? views::expand(mask, scores.shape()) : mask;
+  const bool seen = mask.defined() && mask.dtype() == boolean;
+  Tensor x = scores;
+  if (mask.defined()) x = empty(scores.shape(), scores.dtype(), scores.device());
+  if (seen) backend.select(wide, scores, everywhere(-std::numeric_limits<double>::infinity()), x);
+  else if (mask.defined()) backend.binary(call_of<BinaryFormulas>(formula::Add{}), scores, wide, x);
+  y = empty(scores.shape(), scores.dtype(), scores.device());
+  backend.softmax(views::contiguous(x), false, y);
+  if (!seen) return y;
+  Tensor some = empty(y.shape(), y.dtype(), y.device());
+  backend.select(wide, y, everywhere(0), some);
+  return y = some;
+}
+std::array<Tensor, 2> AttentionProbabilities::backward(const Tensor& dy) const {
+  Tensor dx = empty(y.shape(), y.dtype(), y.device());
+  backend_for(y).softmax_backward(y, views::contiguous(dy), false, dx);
+  return {dx, {}};
+}
+
+namespace {
+/// Returns softmax(scale q k^T + mask) v by operations that the caster treats one by one. Takes the
+/// inputs as they were cast, with as many heads in each.
+Tensor by_treated_steps(const std::array<Tensor, 3>& inputs, const Tensor& mask,
+                        const AttentionSettings& settings) {
+  const std::shared_ptr<InputCaster> caster = shared_active_caster();
+  const auto treated = [&](auto operation, const auto&... x) {
+    const CasterScope scope(caster);
+    return apply(std::move(operation), x...);
+  };
+  const CasterScope untreated(nullptr);
+  const DType dtype = inputs[0].dtype(), wide = dtype == f64 ? f64 : f32;
+  const Tensor q = cast(inputs[0], wide), k = cast(inputs[1], wide), v = cast(inputs[2], wide);
+  Tensor seen = mask.defined() && mask.dtype() != boolean ? cast(mask, wide) : mask;
+  if (settings.causal)
+    seen = unsqueeze(arange(q.size(-2), i64, q.device()), 1) >= arange(k.size(-2), i64, q.device());
+  const Tensor products = treated(AttentionScores{}, q, transpose(k, -2, -1));
+  Tensor weights = treated(AttentionProbabilities{}, products * settings.scale, seen);
+  weights = dropout(weights, settings.dropout);
+  return cast(treated(AttentionValues{}, weights, v), dtype);
+}
+}  // namespace
+
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
   check::floating(op, q), check::floating(op, k), check::floating(op, v);
@@ -181,8 +228,16 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   if (mask.defined() && mask.requires_grad() && grad_enabled())
     return by_steps(q, r > 2 ? repeated(k, q.shape()[r - 3]) : k,
                     r > 2 ? repeated(v, q.shape()[r - 3]) : v, options, settings.scale);
-  const Tensor y =
-      apply(Attention{.settings = settings}, as_rank_4(q), as_rank_4(k), as_rank_4(v), mask);
+  std::array inputs{as_rank_4(q), as_rank_4(k), as_rank_4(v)};
+  InputCaster* const caster = active_caster();
+  Tensor y;
+  if (caster && caster->opens(Attention::info, inputs)) {
+    const int64_t heads = inputs[0].size(1);
+    y = by_treated_steps({inputs[0], repeated(inputs[1], heads), repeated(inputs[2], heads)}, mask,
+                         settings);
+  } else {
+    y = apply(Attention{.settings = settings}, inputs[0], inputs[1], inputs[2], mask);
+  }
   Shape shape = q.shape();
   shape[r - 1] = v.shape()[r - 1];
   return r == 4 ? y : reshape(y, shape);
@@ -202,6 +257,19 @@ Tensor self_attention(const Tensor& qkv, int64_t heads, const AttentionOptions& 
     fail<UnsupportedError>(op,
                            "a mask of packed attention gets no gradient. Give "
                            "scaled_dot_product_attention queries, keys and values.");
+  std::array inputs{qkv};
+  if (InputCaster* const caster = active_caster();
+      caster && caster->opens(Attention::info, inputs)) {
+    const auto heads_first = [&](int part) {
+      const CasterScope untreated(nullptr);
+      const Tensor x = slice(inputs[0], 2, part * width, (part + 1) * width);
+      return transpose(reshape(x, {weights[0], l, heads, width / heads}), 1, 2);
+    };
+    const Tensor y =
+        by_treated_steps({heads_first(0), heads_first(1), heads_first(2)}, mask, settings);
+    const CasterScope untreated(nullptr);
+    return reshape(transpose(y, 1, 2), {weights[0], l, width});
+  }
   return apply(PackedAttention{.heads = heads, .settings = settings}, qkv, mask);
 }
 

@@ -186,6 +186,35 @@ struct PackedAttention {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
+// What attention is made of where a caster opens it (InputCaster::opens), in f32 or f64: two
+// products and a softmax that store the weights.
+
+constexpr std::string_view inside_attention = "its inputs are cast as attention's";
+/// q k^T: [n, heads, l, s].
+struct AttentionScores : Matmul {
+  static constexpr OpInfo info{"attention_scores",
+                               CastClass::as_is,
+                               inside_attention,
+                               {.accumulator = true, .sums = Matmul::sums}};
+};
+/// The softmax of scaled scores under a mask: bool, true where a query sees a key, or floating,
+/// added to them; it broadcasts to the scores, or is undefined. A query that sees no key gets 0.
+struct AttentionProbabilities {
+  static constexpr OpInfo info{"attention_probabilities", CastClass::as_is, inside_attention};
+  Tensor y{};
+
+  Tensor forward(const Tensor& scores, const Tensor& mask);
+  std::array<Tensor, 2> backward(const Tensor& dy) const;
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
+};
+/// The probabilities times the values: [n, heads, l, ev].
+struct AttentionValues : Matmul {
+  static constexpr OpInfo info{"attention_values",
+                               CastClass::as_is,
+                               inside_attention,
+                               {.accumulator = true, .sums = Matmul::sums}};
+};
+
 /// As torch.nn.functional.scaled_dot_product_attention, in memory linear in l and s. Ranks 2 to 4;
 /// leading dimensions must agree. A mask that requires a gradient gets one, by separate operations
 /// that do store the weights.

@@ -102,6 +102,55 @@ template <> struct Samples<PackedSwiglu> {
   }
 };
 
+/// The products inside of attention are Matmul's.
+template <class Product> OpSamples inner_products() {
+  OpSamples samples{
+      .cases = {Samples<Matmul>::of("heads", {2, 2, 5, 4}, {2, 2, 4, 6}, {2, 2, 5, 6}),
+                Samples<Matmul>::of("one row", {1, 3, 1, 7}, {1, 3, 7, 9}, {1, 3, 1, 9}),
+                Samples<Matmul>::of("no keys", {1, 2, 3, 4}, {1, 2, 4, 0}, {1, 2, 3, 0})}};
+  for (Case& c : samples.cases)
+    c.call = [](const Tensors& in) { return apply(Product{}, in[0], in[1]); };
+  return samples;
+}
+template <> struct Samples<AttentionScores> {
+  static OpSamples make() { return inner_products<AttentionScores>(); }
+};
+template <> struct Samples<AttentionValues> {
+  static OpSamples make() { return inner_products<AttentionValues>(); }
+};
+
+template <> struct Samples<AttentionProbabilities> {
+  static Case of(std::string name, const Shape& shape, const Input& mask) {
+    const bool seen = mask.kind != InputKind::absent;
+    return {.name = std::move(name),
+            .inputs = {{.shape = shape}, mask},
+            .call = [](const Tensors& in) { return apply(AttentionProbabilities{}, in[0], in[1]); },
+            .oracle =
+                [=](const Arrays& in) {
+                  return array_of(shape, [&](Dims i) {
+                    const double own = in[0][i];
+                    if (seen && in[1][i] == 0) return 0.0;
+                    double sum = 0;
+                    for (int64_t j = 0; j < shape[3]; ++j) {
+                      i[3] = j;
+                      if (!seen || in[1][i] != 0) sum += std::exp(in[0][i] - own);
+                    }
+                    return 1 / sum;
+                  });
+                },
+            .reduced = shape[3],
+            .condition = 4};
+  }
+  static OpSamples make() {
+    const Shape shape{1, 2, 2, 4};
+    return {.cases = {of("no mask", shape, absent()),
+                      of("a mask, and a row without keys", shape,
+                         {.shape = shape,
+                          .kind = InputKind::condition,
+                          .given = {1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1}})}};
+  }
+};
+
 template <> struct Samples<RouterScores> {
   static OpSamples make() {
     OpSamples samples;

@@ -397,3 +397,225 @@ TEST_CASE("files: averages are for weights") {
 
 }  // namespace
 }  // namespace halftone::test::weight_averages_test
+
+// The inside of attention: tensors that rules name, beside loops in double.
+
+namespace halftone::test::attention_roles_test {
+namespace {
+
+using policy::Role;
+constexpr int64_t heads = 2, length = 5, keys = 6, width = 4;
+constexpr double scale = 0.5;  // 1 / sqrt(width)
+
+/// Attention in a module.
+struct Model final : nn::Module {
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    const CallScope scope(this);
+    return scaled_dot_product_attention(q, k, v);
+  }
+  void describe(nn::Fields&) override {}
+};
+struct Outer final : nn::Module {
+  Model attn;
+  nn::Parameter weight{numbers({2, 2}, 9)};
+  void describe(nn::Fields& field) override { field("attn", attn), field("weight", weight); }
+};
+
+std::string rule(const std::string& entries) {
+  return R"({"match": {"op": "scaled_dot_product_attention"}, )" + entries + "}";
+}
+
+struct Run {
+  Outer model;
+  optim::Sgd sgd;
+  amp::Training training;
+  Tensor q{numbers({1, heads, length, width}, 1)}, k{numbers({1, heads, keys, width}, 2)},
+      v{numbers({1, heads, keys, width}, 3)}, dy{numbers({1, heads, length, width}, 4)}, y{};
+  explicit Run(const std::string& rules)
+      : sgd(model.parameters(), {.lr = 0.1}),
+        training(policy::read_text(policy_with(rules)), model, sgd) {
+    for (Tensor* x : {&q, &k, &v}) x->set_requires_grad();
+    y = training.forward([&] { return model.attn(q, k, v); });
+    y.backward(dy);
+  }
+  std::string sites() const {
+    std::string text;
+    for (const auto& site : policy::session_of(training).resolved()) text += name(site.site) + ' ';
+    return text;
+  }
+};
+
+/// Quantizers of the inside; null: none.
+struct Inside {
+  const char *query = nullptr, *key = nullptr, *value = nullptr, *scores = nullptr,
+             *probabilities = nullptr, *grad_scores = nullptr, *grad_probabilities = nullptr;
+};
+
+using Matrix = std::vector<std::vector<double>>;
+Matrix made(int64_t rows, int64_t columns) {
+  return Matrix(std::size_t(rows), std::vector<double>(std::size_t(columns)));
+}
+/// Rounds a matrix in blocks along its rows or its columns: the dimension that a product sums over.
+Matrix rounded(const char* quantizer, const Matrix& x, bool along_columns = false) {
+  if (!quantizer) return x;
+  const auto rows = int64_t(x.size()), columns = int64_t(x[0].size());
+  std::vector<float> flat;
+  for (const auto& row : x) flat.insert(flat.end(), row.begin(), row.end());
+  Tensor t = from_vector<float>(flat, {rows, columns});
+  if (along_columns) t = views::transpose(t, 0, 1);
+  Tensor q = quantized(views::contiguous(t), {.quantizer = *quantizer_named(quantizer)});
+  if (along_columns) q = views::transpose(q, 0, 1);
+  const std::vector<float> out = floats(views::contiguous(q));
+  Matrix y = x;
+  for (int64_t i = 0; i < rows * columns; ++i)
+    y[std::size_t(i / columns)][std::size_t(i % columns)] = double(out[std::size_t(i)]);
+  return y;
+}
+Matrix product(const Matrix& a, const Matrix& b, bool a_turned, bool b_turned) {
+  const std::size_t m = a_turned ? a[0].size() : a.size(),
+                    depth = a_turned ? a.size() : a[0].size(),
+                    n = b_turned ? b.size() : b[0].size();
+  Matrix c = made(int64_t(m), int64_t(n));
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < n; ++j)
+      for (std::size_t p = 0; p < depth; ++p)
+        c[i][j] += (a_turned ? a[p][i] : a[i][p]) * (b_turned ? b[j][p] : b[p][j]);
+  return c;
+}
+Matrix head_of(const Tensor& x, int64_t head) {
+  const int64_t rows = x.size(2), columns = x.size(3);
+  const std::vector<float> all = floats(x);
+  Matrix m = made(rows, columns);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      m[std::size_t(i)][std::size_t(j)] = double(all[std::size_t((head * rows + i) * columns + j)]);
+  return m;
+}
+void check_near(const char* what, const Matrix& got, const Matrix& wanted) {
+  INFO(what);
+  for (std::size_t i = 0; i < wanted.size(); ++i)
+    for (std::size_t j = 0; j < wanted[i].size(); ++j)
+      CHECK(got[i][j] == doctest::Approx(wanted[i][j]).epsilon(1e-5).scale(1));
+}
+
+/// Computes attention of each head in double, with the rounded tensors of `by`.
+void check_by_hand(const Run& run, const Inside& by) {
+  for (int64_t head = 0; head < heads; ++head) {
+    CAPTURE(head);
+    const Matrix q = rounded(by.query, head_of(run.q, head)),
+                 k = rounded(by.key, head_of(run.k, head)),
+                 v = rounded(by.value, head_of(run.v, head), true), dy = head_of(run.dy, head);
+    Matrix s = product(q, k, false, true);
+    for (auto& row : s)
+      for (double& x : row) x *= scale;
+    Matrix p = rounded(by.scores, s);
+    for (auto& row : p) {
+      double sum = 0;
+      for (double& x : row) x = std::exp(x), sum += x;
+      for (double& x : row) x /= sum;
+    }
+    const Matrix used = rounded(by.probabilities, p);
+    check_near("y", head_of(run.y, head), product(used, v, false, false));
+    check_near("dv", head_of(run.v.grad(), head), product(used, dy, true, false));
+    const Matrix dp = rounded(by.grad_probabilities, product(dy, v, false, true));
+    Matrix ds = dp;
+    for (std::size_t i = 0; i < ds.size(); ++i) {
+      double mean = 0;
+      for (std::size_t j = 0; j < ds[i].size(); ++j) mean += p[i][j] * dp[i][j];
+      for (std::size_t j = 0; j < ds[i].size(); ++j) ds[i][j] = scale * p[i][j] * (dp[i][j] - mean);
+    }
+    ds = rounded(by.grad_scores, ds);
+    check_near("dq", head_of(run.q.grad(), head), product(ds, k, false, false));
+    check_near("dk", head_of(run.k.grad(), head), product(ds, q, true, false));
+  }
+}
+
+TEST_CASE("each tensor inside of attention is rounded where a rule names it") {
+  check_by_hand(Run(rule(R"("query": "e2m1")")), {.query = "e2m1"});
+  check_by_hand(Run(rule(R"("key": "e2m1")")), {.key = "e2m1"});
+  check_by_hand(Run(rule(R"("value": "e2m1")")), {.value = "e2m1"});
+  check_by_hand(Run(rule(R"("scores": "e2m1")")), {.scores = "e2m1"});
+  check_by_hand(Run(rule(R"("probabilities": "e4m3")")), {.probabilities = "e4m3"});
+  check_by_hand(Run(rule(R"("grad_scores": "e4m3")")), {.grad_scores = "e4m3"});
+  check_by_hand(Run(rule(R"("grad_probabilities": "e2m1")")), {.grad_probabilities = "e2m1"});
+  check_by_hand(Run(rule(R"("query": "e4m3", "key": "e4m3", "value": "e5m2", "scores": "e5m2",
+                             "probabilities": "e4m3", "grad_scores": "e5m2",
+                             "grad_probabilities": "e5m2")")),
+                {"e4m3", "e4m3", "e5m2", "e5m2", "e4m3", "e5m2", "e5m2"});
+}
+
+TEST_CASE("blocks of the inside lie along the dimension that a product sums over") {
+  check_by_hand(Run(rule(R"("query": "mxfp4", "key": "mxfp4", "value": "mxfp4",
+                             "probabilities": "mxfp8")")),
+                {.query = "mxfp4", .key = "mxfp4", .value = "mxfp4", .probabilities = "mxfp8"});
+}
+
+TEST_CASE("attention stays one operation unless a rule that reaches it names its inside") {
+  CHECK(Run(rule(R"("input": "e4m3")")).sites() == "attn/scaled_dot_product_attention.0 ");
+  CHECK(Run(R"({"match": {"op": "scaled_dot_product_attention", "path": "other"}, "key": "e4m3",
+                "optional": true})")
+            .sites() == "attn/scaled_dot_product_attention.0 ");
+  const std::string opened =
+      "attn/scaled_dot_product_attention.0 attn/attention_scores.0 "
+      "attn/attention_probabilities.0 attn/attention_values.0 ";
+  CHECK(Run(rule(R"("key": "e4m3")")).sites() == opened);
+  CHECK(Run(R"({"match": {"op": "attention_scores"}, "input.1": "e4m3"})").sites() == opened);
+  // The same numbers by either name.
+  const Run named(rule(R"("key": "e2m1", "probabilities": "e2m1")"));
+  const Run inner(R"({"match": {"op": "attention_scores"}, "input.1": "e2m1"},
+                     {"match": {"op": "attention_values"}, "input.0": "e2m1"})");
+  CHECK(floats(named.y) == floats(inner.y));
+  CHECK(floats(named.q.grad()) == floats(inner.q.grad()));
+  // Without a grid, the parts compute what the whole does.
+  check_by_hand(Run(rule(R"("key": "none", "input": "none")")), {});
+}
+
+TEST_CASE("a packed attention with a causal mask is opened, too, also under autocast") {
+  struct Packed final : nn::Module {
+    nn::Linear in{8, 24}, out{8, 3};
+    Tensor operator()(const Tensor& x) const {
+      const CallScope scope(this);
+      return out(self_attention(in(x), 2, {.causal = true}));
+    }
+    void describe(nn::Fields& field) override { field("in", in), field("out", out); }
+  };
+  const auto trained = [](const std::string& base, const std::string& rules) {
+    manual_seed(1);
+    Packed model;
+    optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+    amp::Training training(policy::read_text(R"({"halftone_policy": 1, "name": "t", "extends": ")" +
+                                             base + R"(", "rules": [)" + rules + "]}"),
+                           model, sgd);
+    const Tensor x = numbers({2, 7, 8}, 5);
+    const Tensor y = training.forward([&] { return model(x); });
+    training.backward(mean(y * y));
+    return std::pair(floats(y), floats(model.in.weight.grad()));
+  };
+  const auto near = [](const std::vector<float>& a, const std::vector<float>& b, double bound) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      difference = std::max(difference, std::abs(double(a[i]) - double(b[i]))),
+      size = std::max(size, std::abs(double(b[i])));
+    return difference <= bound * size;
+  };
+  const auto whole = trained("fp32", rule(R"("input": "none")")),
+             parts = trained("fp32", rule(R"("key": "none")")),
+             rough = trained("fp32", rule(R"("key": "e2m1")"));
+  CHECK(near(parts.first, whole.first, 1e-5));
+  CHECK(near(parts.second, whole.second, 1e-5));
+  CHECK_FALSE(near(rough.first, whole.first, 1e-3));
+  const auto whole_bf16 = trained("amp-bf16", rule(R"("input": "none")")),
+             parts_bf16 = trained("amp-bf16", rule(R"("key": "none")"));
+  CHECK(near(parts_bf16.first, whole_bf16.first, 0.05));
+  CHECK(near(parts_bf16.second, whole_bf16.second, 0.1));
+}
+
+TEST_CASE("roles of the inside are attention's") {
+  CHECK(
+      refusal_of_rule(R"("match": {"op": "linear"}, "query": "e4m3")") ==
+      "/rules/0/query: \"query\" is inside of scaled_dot_product_attention. Name this operation in "
+      "\"op\".");
+}
+
+}  // namespace
+}  // namespace halftone::test::attention_roles_test
