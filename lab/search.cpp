@@ -13,6 +13,7 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/table.h>
 #include <halftone/amp/policy_reader.h>
 #include <halftone/amp/session.h>
@@ -317,6 +318,66 @@ std::vector<Candidate> sensitivity(const Trial& trial, const amp::Policy& base,
     candidates.push_back(std::move(candidate));
   }
   return candidates;
+}
+
+// The Hessian's scores: traces once, and the rounded parameters of each rule by one pass.
+
+namespace {
+
+double squared_distance(const Tensor& x, const Tensor& y) {
+  const std::vector<double> a = x.to_vector<double>(), b = y.to_vector<double>();
+  double sum = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return sum;
+}
+
+/// Returns the largest squared error of each parameter over its uses; only of those that err.
+std::map<std::string, double> squared_errors(const std::vector<ParameterUse>& uses,
+                                             const std::map<std::string, Tensor>& of_base) {
+  std::map<std::string, double> errors;
+  for (const ParameterUse& use : uses) {
+    const auto before = of_base.find(use.place);
+    if (before == of_base.end() || before->second.shape() != use.value.shape()) continue;
+    if (const double error = squared_distance(use.value, before->second); error > 0)
+      errors[use.parameter] = std::max(errors[use.parameter], error);
+  }
+  return errors;
+}
+
+}  // namespace
+
+void add_hessian_scores(const Trial& trial, const amp::Policy& base,
+                        std::vector<Candidate>& candidates, int64_t probes) {
+  const std::vector<ParameterTrace> traces = trial.traces(probes);
+  std::map<std::string, Tensor> of_base;
+  for (ParameterUse& use : trial.uses_of_parameters(base))
+    of_base.emplace(use.place, std::move(use.value));
+  for (Candidate& candidate : candidates) {
+    if (!candidate.refused.empty()) continue;
+    const std::map<std::string, double> errors =
+        squared_errors(trial.uses_of_parameters(with_rules(base, {&candidate})), of_base);
+    HessianScore score;
+    for (const ParameterTrace& curvature : traces) {
+      const auto error = errors.find(curvature.name);
+      if (error == errors.end()) continue;
+      const double weight = error->second / double(curvature.elements);
+      score.score += weight * curvature.trace.trace;
+      score.low += weight * curvature.trace.low, score.high += weight * curvature.trace.high;
+      score.parameters.push_back({curvature, error->second});
+    }
+    if (!score.parameters.empty()) candidate.hessian = std::move(score);
+  }
+}
+
+HessianCheck check_hessian_scores(const std::vector<Candidate>& candidates) {
+  std::vector<double> scores, added, moved;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.hessian || !std::isfinite(candidate.hessian->score)) continue;
+    scores.push_back(candidate.hessian->score);
+    added.push_back(candidate.measured.added), moved.push_back(candidate.measured.loss_moved);
+  }
+  return {scores.size(), spearman(scores, added), spearman(scores, moved)};
 }
 
 Found search(const Trial& trial, const amp::Policy& base, const Measurement& of_base,

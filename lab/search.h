@@ -2,6 +2,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,17 +43,44 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
 // is accurate enough to rank rules (HAWQ-V2, arXiv 1911.03852, ranks layers in the same way); the
 // chosen rules are then measured together.
 
+/// A parameter that a rule rounds, in the score of that rule.
+struct RoundedParameter {
+  ParameterTrace curvature{};
+  double squared_error = 0;  // |w - w of the base|^2, of the use that differs most
+};
+/// The Hessian's prediction for a rule: the sum over the parameters that it rounds of the trace per
+/// element times the squared error (HAWQ-V2, arXiv 1911.03852). Half of it estimates the change of
+/// the loss by these roundings alone, as errors of elements are nearly independent.
+struct HessianScore {
+  double score = 0;
+  double low = 0, high = 0;  // from the traces' intervals, as if all erred in the same direction
+  std::vector<RoundedParameter> parameters{};
+};
+
 /// One rule on top of a base.
 struct Candidate {
   policy::Rule rule{};
   Measurement measured{};
-  std::string refused{};  // why it cannot run; empty: it ran
+  std::string refused{};                  // why it cannot run; empty: it ran
+  std::optional<HessianScore> hessian{};  // nullopt: not asked for, or it rounds no parameter
 };
 
 /// Measures each rule of a space alone on top of `base`, which must be the trial's base. Reports
 /// each to `progress`.
 std::vector<Candidate> sensitivity(const Trial& trial, const amp::Policy& base,
                                    const std::vector<policy::Rule>& space, std::ostream& progress);
+
+/// Gives a score to each candidate that runs and changes the values of a parameter, from `probes`
+/// products with the Hessian per batch. Rules for activations and gradients alone get none.
+void add_hessian_scores(const Trial& trial, const amp::Policy& base,
+                        std::vector<Candidate>& candidates, int64_t probes);
+
+/// How well the scores rank the candidates that have one, against one measurement of each.
+struct HessianCheck {
+  std::size_t scored = 0;
+  double of_gradients = 0, of_loss = 0;  // Spearman's rank correlations; NaN below two ranks
+};
+HessianCheck check_hessian_scores(const std::vector<Candidate>& candidates);
 
 enum class Objective : uint8_t { bytes, time, bits };
 /// Returns the objective. Throws UsageError for words other than bytes, time and bits.
@@ -88,7 +116,8 @@ Found search(const Trial& trial, const amp::Policy& base, const Measurement& of_
              std::vector<Candidate> candidates, const SearchOptions& options,
              std::ostream& progress);
 
-/// Returns a line per candidate, the smallest error first.
+/// Returns a line per candidate, the smallest error first; with scores of the Hessian, the smallest
+/// score first.
 std::string table_of(const std::vector<Candidate>& candidates, const Measurement& base);
 /// Returns the base and the candidates as JSON.
 std::string json_of(const std::vector<Candidate>& candidates, const Measurement& base);

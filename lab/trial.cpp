@@ -101,10 +101,66 @@ void skip_step(amp::Training& training) {
   training.zero_grad();
 }
 
+/// Keeps what operations get in place of parameters, from the last pass.
+class ParameterUses final : public policy::Observer {
+ public:
+  explicit ParameterUses(const nn::Module& model) {
+    for (const auto& [name, x] : model.named_parameters()) names_.emplace(x.storage().get(), name);
+  }
+  bool begin_pass(int64_t) override {
+    uses.clear();
+    return true;
+  }
+  void tensor(const policy::Seen& seen, const Tensor&, const Tensor& after) override {
+    if (seen.role > policy::Role::bias) return;
+    operands_.resize(std::max(operands_.size(), seen.input + 1));
+    operands_[seen.input] = after.detach();
+  }
+  void ran(std::string_view site, std::span<const Tensor> inputs, Computation&,
+           const Tensor&) override {
+    const std::vector<Tensor> operands = std::move(operands_);
+    operands_.clear();
+    for (std::size_t i = 0; i < std::min(inputs.size(), operands.size()); ++i) {
+      if (!inputs[i].defined() || !operands[i].defined()) continue;
+      if (const auto found = names_.find(inputs[i].storage().get()); found != names_.end())
+        uses.push_back({found->second, std::string(site) + ' ' + std::to_string(i), operands[i]});
+    }
+  }
+
+  std::vector<ParameterUse> uses{};
+
+ private:
+  std::map<const Storage*, std::string> names_{};
+  std::vector<Tensor> operands_{};
+};
+
 }  // namespace
 
+struct Trial::Prepared {
+  Workload work;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  amp::Training training;
+
+  Prepared(const Trial& trial, const amp::Policy& policy)
+      : work(with_weights(trial)),
+        optimizer(optimizer_of(work)),
+        training(amp::apply(policy, *work.model, *optimizer)) {}
+
+ private:
+  static Workload with_weights(const Trial& trial) {
+    Workload work = trial.make_();
+    nn::load_state_dict(*work.model, trial.weights_);
+    return work;
+  }
+};
+
+Tensor Trial::loss_of_batch(Prepared& prepared, std::size_t batch) const {
+  manual_seed(options_.seed + batch);
+  return loss_of(prepared.work, prepared.training, batches_[batch]);
+}
+
 Trial::Trial(std::function<Workload()> make, const amp::Policy& reference, TrialOptions options)
-    : make_(std::move(make)), options_(options) {
+    : make_(std::move(make)), options_(options), reference_policy_(reference) {
   if (options.batches < 1 || options.warm_up < 0 || options.rounds < 1)
     fail<UsageError>("trial", options.batches, " batches, ", options.warm_up, " steps, ",
                      options.rounds, " rounds. Use at least one batch and one round.");
@@ -138,14 +194,9 @@ Trial::Trial(std::function<Workload()> make, const amp::Policy& reference, Trial
 }
 
 Trial::Pass Trial::run(const amp::Policy& strategy) const {
-  const Workload work = make_();
-  nn::load_state_dict(*work.model, weights_);
-  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  amp::Training training = amp::apply(strategy, *work.model, *optimizer);
-  const auto forward = [&](std::size_t i) {
-    manual_seed(options_.seed + i);
-    return loss_of(work, training, batches_[i]);
-  };
+  Prepared prepared(*this, strategy);
+  amp::Training& training = prepared.training;
+  const auto forward = [&](std::size_t i) { return loss_of_batch(prepared, i); };
   // A first pass is not measured: it fills the histories of scales and lets kernels make their
   // plans.
   training.backward(forward(0));
@@ -175,19 +226,56 @@ Trial::Pass Trial::run(const amp::Policy& strategy) const {
 
 void Trial::watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
                   const std::function<void(double loss, double scale)>& after_batch) const {
-  const Workload work = make_();
-  nn::load_state_dict(*work.model, weights_);
-  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  amp::Training training = amp::apply(policy::watched(policy), *work.model, *optimizer);
+  Prepared prepared(*this, policy::watched(policy));
+  amp::Training& training = prepared.training;
   const policy::Observation observation("trial", training, observer);
   for (std::size_t i = 0; i < batches_.size(); ++i) {
-    manual_seed(options_.seed + i);
-    const Tensor loss = loss_of(work, training, batches_[i]);
+    const Tensor loss = loss_of_batch(prepared, i);
     training.backward(loss);
     const Tensor scale = training.last_pass().scale;
     after_batch(loss.item(), scale.defined() ? scale.item() : 1);
     skip_step(training);
   }
+}
+
+std::vector<ParameterTrace> Trial::traces(int64_t probes) const {
+  Prepared prepared(*this, reference_policy_);
+  std::vector<ParameterTrace> result;
+  std::vector<Tensor> parameters;
+  for (const auto& [name, x] : prepared.work.model->named_parameters()) {
+    if (!x.requires_grad()) continue;
+    result.push_back({.name = name, .elements = x.numel()});
+    parameters.push_back(x);
+  }
+  // The batches' probes are independent: squares of the intervals' halves add up.
+  std::vector<double> squares(parameters.size());
+  const double share = 1 / double(batches_.size());
+  for (std::size_t i = 0; i < batches_.size(); ++i) {
+    const auto of_batch =
+        autograd::hutchinson_trace(loss_of_batch(prepared, i), parameters, {.samples = probes});
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      result[p].trace.trace += share * of_batch[p].trace;
+      squares[p] += std::pow(share * (of_batch[p].high - of_batch[p].trace), 2);
+    }
+  }
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    autograd::TraceEstimate& estimate = result[p].trace;
+    estimate.low = estimate.trace - std::sqrt(squares[p]);
+    estimate.high = estimate.trace + std::sqrt(squares[p]);
+  }
+  return result;
+}
+
+std::vector<ParameterUse> Trial::uses_of_parameters(const amp::Policy& policy) const {
+  Prepared prepared(*this, policy::watched(policy));
+  const auto uses = std::make_shared<ParameterUses>(*prepared.work.model);
+  const policy::Observation observation("trial", prepared.training, uses);
+  // The first pass fills the histories of scales.
+  for (int pass = 0; pass < 2; ++pass) {
+    prepared.training.backward(loss_of_batch(prepared, 0));
+    skip_step(prepared.training);
+  }
+  return std::move(uses->uses);
 }
 
 Measurement Trial::measured(const Pass& pass) const {

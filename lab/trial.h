@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <halftone/amp/training.h>
+#include <halftone/autograd/curvature.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/tensor.h>
 #include <halftone/lab/workload.h>
@@ -55,6 +56,20 @@ struct TrialOptions {
   uint64_t seed = 0;
 };
 
+/// The curvature of the loss along one parameter.
+struct ParameterTrace {
+  std::string name;
+  int64_t elements = 0;
+  autograd::TraceEstimate trace{};
+};
+
+/// A tensor with which one operation computes in place of a parameter: cast, quantized, or itself.
+struct ParameterUse {
+  std::string parameter;
+  std::string place;  // the operation's site, and the number of its input
+  Tensor value{};
+};
+
 class Trial {
  public:
   /// Trains a model of `make` for a few steps under `reference`. Keeps its weights, the batches
@@ -71,6 +86,13 @@ class Trial {
   /// after_batch(loss, loss scale).
   void watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
              const std::function<void(double loss, double scale)>& after_batch) const;
+  /// Returns for each parameter, in the model's order, the trace of the second derivatives of the
+  /// mean loss of the batches by it, under the reference. `probes` random vectors per batch; the
+  /// intervals are about the batches' own trace. Throws as hutchinson_trace() does.
+  std::vector<ParameterTrace> traces(int64_t probes) const;
+  /// Returns the tensors that operations of a pass compute with in place of parameters, under a
+  /// policy.
+  std::vector<ParameterUse> uses_of_parameters(const amp::Policy& policy) const;
   /// Returns the norm of the reference's gradients over all batches.
   double size() const { return size_; }
   /// Returns the weights and buffers at which all policies are measured.
@@ -82,11 +104,15 @@ class Trial {
     std::vector<double> losses{};
     Measurement cost{};
   };
+  struct Prepared;  // a model with the kept weights under a policy
+  /// Returns the loss of a batch, always with the same random numbers for the same batch.
+  Tensor loss_of_batch(Prepared& prepared, std::size_t batch) const;
   Pass run(const amp::Policy& strategy) const;
   Measurement measured(const Pass& pass) const;
 
   std::function<Workload()> make_;
   TrialOptions options_;
+  amp::Policy reference_policy_;
   NamedTensors weights_{};
   std::vector<data::Batch> batches_{};
   Pass reference_{}, base_{};

@@ -80,6 +80,10 @@ expect(lab.run_same_seeds EXIT 2 MESSAGE "has a seed twice" COMMAND halftone-lab
 # Sensitivity and search; the result is a policy that every command accepts.
 expect(lab.sensitivity OUTPUT ".the base.*linear -> mxfp8 .* %" COMMAND halftone-lab sensitivity fp32 --to mxfp8 --workload student_teacher
        --batches 2 --warm-up 2)
+expect(lab.sensitivity_hessian OUTPUT "Hessian.s score +95 %.*2 -> mxfp8 .* to .*2 of 2 rules round parameters; Spearman.s rank correlation"
+       COMMAND halftone-lab sensitivity fp32 --to mxfp8 --space modules --by hessian --probes 4 --workload student_teacher --batches 2 --warm-up 2)
+expect(lab.sensitivity_by EXIT 2 MESSAGE "no ranking named .hesian.. Did you mean .hessian." COMMAND halftone-lab sensitivity fp32 --by hesian)
+expect(lab.sensitivity_two EXIT 2 MESSAGE "two predictions. Give one" COMMAND halftone-lab sensitivity fp32 --by hessian --one-pass --menu mxfp8)
 expect(lab.search OUTPUT "chosen: linear -> mxfp8.*policy [0-9a-f]+: .*policy +loss.*found " COMMAND halftone-lab search fp32 --to mxfp8
        --objective bits --budget 0.5 --workload student_teacher --batches 2 --warm-up 2 --seeds 0,1 --steps 3 --out ${telemetry}_found/found.json)
 expect(lab.search_record OUTPUT "wrote|report" COMMAND halftone-lab report ${telemetry}_found/found.search.json -o ${telemetry}_found.html)

@@ -280,7 +280,9 @@ struct SensitivityOptions {
   int64_t warm_up = 20;
   int batches = 4;
   uint64_t seed = 0;
-  std::string json{};  // empty: none; -: standard output
+  std::string json{};        // empty: none; -: standard output
+  std::string by = "trial";  // or hessian: one more ranking, of sensitivity alone
+  int64_t probes = 32;       // random vectors per batch, for the traces of the Hessian
   // --- formats for each module, instead of `space` and `to`
   std::vector<std::string> menu{};
   bool one_pass = false;  // scores by one pass, not by a trial for each rule

@@ -66,6 +66,32 @@ Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkloa
       {.batches = options.batches, .warm_up = options.warm_up, .rounds = 2, .seed = options.seed});
 }
 
+namespace {
+
+/// Scores candidates by the Hessian as well, if asked to. Prints and writes them.
+int show_sensitivity(const SensitivityOptions& options, const Trial& trial, const amp::Policy& base,
+                     const Measurement& of_base, std::vector<Candidate> candidates,
+                     std::ostream& words) {
+  const bool by_hessian = options.by == "hessian";
+  if (by_hessian) {
+    std::cerr << "traces of the Hessian, " << options.probes << " probes per batch" << std::endl;
+    add_hessian_scores(trial, base, candidates, options.probes);
+  }
+  words << table_of(candidates, of_base);
+  if (by_hessian) {
+    const HessianCheck check = check_hessian_scores(candidates);
+    words << check.scored << " of " << candidates.size()
+          << " rules round parameters; Spearman's rank correlation of the Hessian's scores with "
+             "one trial each: "
+          << fixed(check.of_gradients, 3) << " of what they add to gradients, "
+          << fixed(check.of_loss, 3) << " of the loss\n";
+  }
+  write_json(options.json, json_of(candidates, of_base));
+  return all_refused(candidates) ? exit_no : exit_yes;
+}
+
+}  // namespace
+
 std::filesystem::path record_of(std::filesystem::path out) {
   return out.replace_extension(".search.json");
 }
@@ -100,15 +126,20 @@ int train_found(const RunOptions& options, const std::vector<NamedWorkload>& own
 }
 
 int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
+  if (options.by != "trial" && options.by != "hessian")
+    fail_unknown_name("sensitivity", "ranking", options.by,
+                      std::vector<std::string_view>{"trial", "hessian"});
+  if (options.by == "hessian" && options.one_pass)
+    fail<UsageError>("sensitivity",
+                     "--by hessian and --one-pass are two predictions. Give one of them.");
   if (!options.menu.empty() || options.one_pass || options.check)
     return run_menu_sensitivity(options, own);
   require_json(options.json);
   std::ostream& words = words_next_to(options.json);
   name_workload(words, options.workload, own, false);
-  const Ranking ranking(options, own);
-  words << table_of(ranking.candidates, ranking.of_base);
-  write_json(options.json, json_of(ranking.candidates, ranking.of_base));
-  return all_refused(ranking.candidates) ? exit_no : exit_yes;
+  Ranking ranking(options, own);
+  return show_sensitivity(options, ranking.trial, ranking.base, ranking.of_base,
+                          std::move(ranking.candidates), words);
 }
 
 int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own) {
@@ -176,6 +207,14 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
 Work add_sensitivity(CLI::App& app, const Context& context) {
   auto options = std::make_shared<SensitivityOptions>();
   add_ranking(app, *options, context);
+  app.add_option("--by", options->by,
+                 "trial: one measurement per rule; hessian: also the loss's curvature times the "
+                 "squared error of weights")
+      ->capture_default_str();
+  app.add_option("--probes", options->probes,
+                 "with --by hessian: random vectors per batch, for the traces of the Hessian")
+      ->capture_default_str()
+      ->check(whole_number(2, 1'000'000));
   app.add_flag("--one-pass", options->one_pass,
                "with --menu: one forward and backward per batch scores all formats");
   app.add_flag("--check", options->check,
@@ -359,16 +398,11 @@ int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<Na
   std::ostream& words = words_next_to(options.json);
   name_workload(words, options.workload, own, false);
   const MenuRanking ranking(options, own);
+  if (!options.one_pass)
+    return show_sensitivity(options, ranking.trial, ranking.base, ranking.of_base,
+                            measured_alone(ranking.trial, ranking.base, ranking.menu, std::cerr),
+                            words);
   Json json{{"format", 1}};
-  if (!options.one_pass) {
-    const std::vector<Candidate> alone =
-        measured_alone(ranking.trial, ranking.base, ranking.menu, std::cerr);
-    words << lab::table_of(alone, ranking.of_base);
-    write_json(options.json, lab::json_of(alone, ranking.of_base));
-    return std::ranges::any_of(alone, [](const Candidate& c) { return c.refused.empty(); })
-               ? exit_yes
-               : exit_no;
-  }
   words << table_of(ranking.menu) << ranking.menu.paths.size() << " modules, "
         << ranking.menu.formats.size() << " formats, " << fixed(ranking.seconds, 2) << " s\n";
   json["menu"] = json_of(ranking.menu);
@@ -459,12 +493,30 @@ Json json_of(const Measurement& measured) {
           {"bytes", measured.bytes},           {"bits", measured.bits}};
 }
 
+Json json_of(const HessianScore& score) {
+  Json parameters = Json::array();
+  for (const RoundedParameter& parameter : score.parameters) {
+    const ParameterTrace& curvature = parameter.curvature;
+    parameters.push_back({{"name", curvature.name},
+                          {"elements", curvature.elements},
+                          {"trace", curvature.trace.trace},
+                          {"low", curvature.trace.low},
+                          {"high", curvature.trace.high},
+                          {"squared_error", parameter.squared_error}});
+  }
+  return {{"score", score.score},
+          {"low", score.low},
+          {"high", score.high},
+          {"parameters", std::move(parameters)}};
+}
+
 Json json_of(const std::vector<Candidate>& candidates) {
   Json list = Json::array();
   for (const Candidate& candidate : candidates) {
     Json one{{"name", candidate.rule.name}};
     if (candidate.refused.empty()) one.update(json_of(candidate.measured));
     else one["refused"] = candidate.refused;
+    if (candidate.hessian) one["hessian"] = json_of(*candidate.hessian);
     list.push_back(std::move(one));
   }
   return list;
@@ -482,23 +534,34 @@ const char* word_of(Objective objective) {
 }  // namespace
 
 std::string table_of(const std::vector<Candidate>& candidates, const Measurement& base) {
+  const bool scored = std::ranges::any_of(
+      candidates, [](const Candidate& candidate) { return candidate.hessian.has_value(); });
   std::vector<const Candidate*> order;
   for (const Candidate& candidate : candidates) order.push_back(&candidate);
-  std::ranges::stable_sort(order, {}, [](const Candidate* candidate) {
-    return candidate->refused.empty() ? candidate->measured.added
-                                      : std::numeric_limits<double>::infinity();
+  std::ranges::stable_sort(order, {}, [&](const Candidate* candidate) {
+    const double infinite = std::numeric_limits<double>::infinity();
+    if (scored) return candidate->hessian ? candidate->hessian->score : infinite;
+    return candidate->refused.empty() ? candidate->measured.added : infinite;
   });
-  Table table({"rule", "adds to gradients", "loss error", "ms", "kept MiB", "bits"});
+  std::vector<std::string> names{"rule", "adds to gradients", "loss error",
+                                 "ms",   "kept MiB",          "bits"};
+  if (scored) names.insert(names.end(), {"Hessian's score", "95 %"});
+  Table table(names);
   table.row({"(the base)", percent(base.error), number(base.loss_error, 2),
              fixed(base.milliseconds, 2), fixed(base.bytes / mebibyte, 2), fixed(base.bits, 2)});
   for (const Candidate* candidate : order) {
     const Measurement& measured = candidate->measured;
-    if (!candidate->refused.empty()) table.row({candidate->rule.name, candidate->refused});
+    std::vector<std::string> row{candidate->rule.name};
+    if (!candidate->refused.empty()) row.push_back(candidate->refused);
     else
-      table.row({candidate->rule.name, percent(measured.added), number(measured.loss_error, 2),
-                 signed_number(measured.milliseconds - base.milliseconds, 2),
-                 signed_number((measured.bytes - base.bytes) / mebibyte, 2),
-                 signed_number(measured.bits - base.bits, 2)});
+      row.insert(row.end(), {percent(measured.added), number(measured.loss_error, 2),
+                             signed_number(measured.milliseconds - base.milliseconds, 2),
+                             signed_number((measured.bytes - base.bytes) / mebibyte, 2),
+                             signed_number(measured.bits - base.bits, 2)});
+    if (const auto& score = candidate->hessian)
+      row.insert(row.end(), {number(score->score, 3),
+                             number(score->low, 3) + " to " + number(score->high, 3)});
+    table.row(row);
   }
   std::ostringstream text;
   text << table;

@@ -104,7 +104,7 @@ TEST_CASE("the flags that each command has") {
       {"rerun", {"--check", "--from", "--json"}},
       {"compare", {"--json", "--reference", "--seed", "--workload"}},
       {"explain", {"--json", "--scale", "--seed", "--steps", "--workload"}},
-      {"sensitivity", and_also(ranking, {"--check", "--one-pass"})},
+      {"sensitivity", and_also(ranking, {"--by", "--check", "--one-pass", "--probes"})},
       {"search", and_also(ranking, {"--bits", "--budget", "--gate", "--objective", "--out",
                                     "--seeds", "--steps"})},
       {"report", {"--output", "--reference"}},
@@ -162,6 +162,7 @@ TEST_CASE("values out of range are mistakes that name their flag") {
       {"explain", {"fp32", "--scale", "0"}},
       {"sensitivity", {"fp32", "--batches", "0"}},
       {"sensitivity", {"fp32", "--warm-up", "-1"}},
+      {"sensitivity", {"fp32", "--probes", "1"}},
       {"search", {"fp32", "--budget", "0"}},
       {"search", {"fp32", "--steps", "0"}},
       {"formats", {"--samples", "many"}}};

@@ -698,3 +698,181 @@ TEST_CASE("words that are no space and no quantizer are refused, with the neares
 
 }  // namespace
 }  // namespace halftone::test::search_space_test
+
+// Scores by the Hessian, on a problem whose Hessian is known.
+
+namespace halftone::test::hessian_test {
+namespace {
+
+using lab::Candidate;
+using lab::Trial;
+
+/// Two layers with outputs of their own; the second gets ten times the inputs.
+struct Apart final : nn::Layer {
+  nn::Linear a{4, 3, false}, b{4, 3, false};
+  Tensor forward(const Tensor& x) const override { return cat({a(x), b(x * 10.0)}, 1); }
+  void describe(nn::Fields& field) override { field("a", a), field("b", b); }
+};
+
+/// Inputs 2 I and 6 outputs, two batches. The mean of squares has a diagonal Hessian: 2 / 24 * 4 =
+/// 1 / 3 for each weight of a, and 100 / 3 for each of b. bf16 rounds the weights to 1.
+lab::Workload apart() {
+  manual_seed(5);
+  auto model = std::make_unique<Apart>();
+  fill_with(model->a.weight.detach(), 1 + 0x1p-9), fill_with(model->b.weight.detach(), 1 + 0x1p-10);
+  Tensor x = zeros({8, 4});
+  for (int64_t i = 0; i < 8; ++i) x.data<float>()[i * 4 + i % 4] = 2;
+  const Tensor y = randn({8, 6});
+  return {
+      .task = train::regression(static_cast<nn::Layer&>(*model)),
+      .model = std::move(model),
+      .train = [x, y] { return data::DataLoader(data::TensorDataset(x, y), {.batch_size = 4}); }};
+}
+
+/// Measures rules on top of a base and scores them.
+std::vector<Candidate> scored(lab::Workload (*make)(), const std::string& rules, int64_t probes = 4,
+                              const std::string& of_base = "") {
+  const Trial trial(make, policy::named_or_read("fp32"), {.batches = 2, .warm_up = 0});
+  amp::Policy base = policy::named_or_read("fp32");
+  if (!of_base.empty()) base.rules.rules = rules_of(of_base);
+  std::ostringstream progress;
+  std::vector<Candidate> candidates = lab::sensitivity(trial, base, rules_of(rules), progress);
+  lab::add_hessian_scores(trial, base, candidates, probes);
+  return candidates;
+}
+
+TEST_CASE("the Hessian's score is the trace per element times the squared error") {
+  const auto candidates =
+      scored(apart, weight_rule("a", "a", "e8m7") + "," + weight_rule("b", "b", "e8m7"));
+  REQUIRE(candidates[0].hessian);
+  REQUIRE(candidates[1].hessian);
+  const lab::HessianScore &a = *candidates[0].hessian, &b = *candidates[1].hessian;
+  REQUIRE(a.parameters.size() == 1);
+  CHECK(a.parameters[0].curvature.name == "a.weight");
+  CHECK(a.parameters[0].curvature.elements == 12);
+  CHECK(a.parameters[0].curvature.trace.trace == doctest::Approx(12 / 3.0));
+  CHECK(a.parameters[0].squared_error == 12 * 0x1p-18);
+  CHECK(b.parameters.at(0).curvature.trace.trace == doctest::Approx(1200 / 3.0));
+  CHECK(b.parameters.at(0).squared_error == 12 * 0x1p-20);
+  CHECK(a.score == doctest::Approx(1 / 3.0 * 12 * 0x1p-18));
+  CHECK(b.score == doctest::Approx(100 / 3.0 * 12 * 0x1p-20));
+  // Every probe of a diagonal matrix has the trace itself.
+  CHECK(a.low == doctest::Approx(a.score));
+  CHECK(a.high == doctest::Approx(a.score));
+  const lab::HessianCheck check = lab::check_hessian_scores(candidates);
+  CHECK(check.scored == 2);
+  CHECK(check.of_gradients == 1);  // b adds more, by its larger inputs
+}
+
+TEST_CASE("rules without rounded weights have no score") {
+  const std::string half = R"("match": {"op": "linear", "path": "a"})";
+  const auto candidates =
+      scored(apart, R"({"name": "inputs", )" + half + R"(, "input": "e4m3"}, {"name": "fine", )" +
+                        half + R"(, "weight": "e8m12"}, {"name": "cast", )" + half +
+                        R"(, "compute": "bf16"},)" + weight_rule("a", "a", "e8m7"));
+  CHECK_FALSE(candidates[0].hessian);
+  CHECK_FALSE(candidates[1].hessian);  // the weights are on this grid
+  REQUIRE(candidates[2].hessian);
+  REQUIRE(candidates[3].hessian);
+  CHECK(candidates[2].hessian->score == candidates[3].hessian->score);  // a cast rounds as well
+  CHECK(lab::check_hessian_scores(candidates).scored == 2);
+  CHECK(std::isnan(lab::check_hessian_scores({candidates[0], candidates[3]}).of_loss));
+}
+
+TEST_CASE("a rounding that the base has as well is no error of the rule") {
+  const auto candidates =
+      scored(apart, weight_rule("same", "a", "e8m7") + "," + weight_rule("coarser", "a", "e8m3"), 4,
+             weight_rule("own", "**", "e8m7"));
+  CHECK_FALSE(candidates[0].hessian);
+  CHECK_FALSE(candidates[1].hessian);  // 1 is on every grid
+  const auto wide =
+      scored(apart, weight_rule("wide", "a", "e8m20"), 4, weight_rule("own", "**", "e8m7"));
+  REQUIRE(wide[0].hessian);
+  CHECK(wide[0].hessian->parameters.at(0).squared_error == 12 * 0x1p-18);
+}
+
+lab::Workload chain() { return linear_workload({4, 4}, 16, 8); }
+
+TEST_CASE("the interval holds the trace of a Hessian that is not diagonal") {
+  // The loss is the mean of squares of x W^T + b - y: its trace by W is 2 sum x^2 / rows.
+  const lab::Workload work = chain();
+  double squares = 0;
+  for (const data::Batch& batch : work.train())
+    for (const double x : batch.inputs.to_vector<double>()) squares += x * x;
+  const double trace = 2 * squares / 16;
+  double width = HUGE_VAL;
+  for (const int64_t probes : {16, 256}) {
+    const auto candidates = scored(chain, weight_rule("w", "0", "e4m3"), probes);
+    REQUIRE(candidates[0].hessian);
+    const lab::RoundedParameter& w = candidates[0].hessian->parameters.at(0);
+    CHECK(w.curvature.trace.low < trace);
+    CHECK(w.curvature.trace.high > trace);
+    CHECK(w.curvature.trace.high - w.curvature.trace.low < width);
+    width = w.curvature.trace.high - w.curvature.trace.low;
+    const double weight = w.squared_error / 16;
+    CHECK(candidates[0].hessian->low == doctest::Approx(weight * w.curvature.trace.low));
+    CHECK(candidates[0].hessian->high == doctest::Approx(weight * w.curvature.trace.high));
+    CHECK(scored(chain, weight_rule("w", "0", "e4m3"), probes)[0].hessian->score ==
+          candidates[0].hessian->score);
+  }
+  CHECK(width < trace / 4);
+}
+
+TEST_CASE("a weight that autocast casts before it is quantized is found, and a shared one too") {
+  const auto make = [] {
+    manual_seed(3);
+    auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
+        .vocabulary = 23, .context = 16, .layers = 1, .heads = 2, .width = 32});
+    const Tensor x = randint(0, 23, {8, 16}), y = randint(0, 23, {8, 16});
+    return lab::Workload{
+        .task = train::language_modeling(*model), .model = std::move(model), .train = [x, y] {
+          return data::DataLoader(data::TensorDataset(x, y), {.batch_size = 8});
+        }};
+  };
+  const Trial trial(make, policy::named_or_read("fp32"), {.batches = 1, .warm_up = 1});
+  const amp::Policy base = policy::named_or_read("amp-bf16");
+  std::ostringstream progress;
+  auto candidates =
+      lab::sensitivity(trial, base, lab::search_space("modules", "mxfp4", base, make()), progress);
+  lab::add_hessian_scores(trial, base, candidates, 2);
+  CHECK(candidates.size() == 5);
+  for (const Candidate& candidate : candidates) {
+    CAPTURE(candidate.rule.name);
+    REQUIRE(candidate.hessian);
+    REQUIRE(candidate.hessian->parameters.size() == 1);
+    const std::string& name = candidate.hessian->parameters[0].curvature.name;
+    if (candidate.rule.name == "lm_head -> mxfp4") CHECK(name == "transformer.wte.weight");
+    else CHECK(name + " -> mxfp4" == candidate.rule.match.path + ".weight -> mxfp4");
+  }
+}
+
+TEST_CASE("the table and the record with scores of the Hessian") {
+  std::vector<Candidate> candidates(3);
+  for (std::size_t i = 0; i < 3; ++i)
+    candidates[i].rule.name = "r" + std::to_string(i), candidates[i].measured.added = double(i);
+  candidates[0].hessian = lab::HessianScore{.score = 0.5, .low = 0.25, .high = 0.75};
+  candidates[2].hessian =
+      lab::HessianScore{.score = -0.125,
+                        .low = -0.5,
+                        .high = 0.25,
+                        .parameters = {{{"w", 4, {.trace = -2, .low = -8, .high = 4}}, 0.25}}};
+  const Columns table(lab::table_of(candidates, {}));
+  CHECK(table.at(1, "rule") == "r2");
+  CHECK(table.at(1, "Hessian's score") == "-0.125");
+  CHECK(table.at(1, "95 %") == "-0.5 to 0.25");
+  CHECK(table.at(2, "rule") == "r0");
+  CHECK(table.at(3, "rule") == "r1");
+  const auto all = nlohmann::json::parse(lab::json_of(candidates, {}));
+  CHECK_FALSE(all["candidates"][1].contains("hessian"));
+  const auto& score = all["candidates"][2]["hessian"];
+  CHECK(score["score"] == -0.125);
+  CHECK(score["parameters"][0] == nlohmann::json{{"name", "w"},
+                                                 {"elements", 4},
+                                                 {"trace", -2.0},
+                                                 {"low", -8.0},
+                                                 {"high", 4.0},
+                                                 {"squared_error", 0.25}});
+}
+
+}  // namespace
+}  // namespace halftone::test::hessian_test
