@@ -48,7 +48,7 @@ struct RoundedParameter {
   ParameterTrace curvature{};
   double squared_error = 0;  // |w - w of the base|^2, of the use that differs most
 };
-/// What the Hessian predicts of a rule: the sum over the parameters that it rounds of the trace per
+/// The Hessian's prediction for a rule: the sum over the parameters that it rounds of the trace per
 /// element times the squared error (HAWQ-V2, arXiv 1911.03852). Half of it estimates the change of
 /// the loss by these roundings alone, as errors of elements are nearly independent.
 struct HessianScore {

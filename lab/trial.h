@@ -63,7 +63,7 @@ struct ParameterTrace {
   autograd::TraceEstimate trace{};
 };
 
-/// What one operation computes with in place of a parameter: cast, quantized, or itself.
+/// A tensor with which one operation computes in place of a parameter: cast, quantized, or itself.
 struct ParameterUse {
   std::string parameter;
   std::string place;  // the operation's site, and the number of its input
