@@ -106,11 +106,25 @@ Tensor grouped_linear(const Tensor& x, const Tensor& weight, const Tensor& ends)
 
 // The scores by which a mixture sends tokens to experts: a linear map with a class of its own.
 
-struct RouterScores : Linear {
-  static constexpr OpInfo info{"router_scores",
-                               CastClass::full_precision,
-                               "a rounded score can choose another expert",
-                               {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
+struct RouterScores {
+  static constexpr OpInfo info{
+      "router_scores",
+      CastClass::full_precision,
+      "a rounded score can choose another expert",
+      {.accumulator = true, .tf32 = true, .sums = Linear::sums, .flops = Linear::flops}};
+  static constexpr std::array wide_gradients = Linear::wide_gradients;
+  Linear map{};
+  Needs<3> needs{};
+  std::optional<Accumulator> accumulate{};
+
+  Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    map.needs = needs, map.accumulate = accumulate;
+    return map.forward(x, weight, bias);
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy) const { return map.backward(dy); }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
+    return map.recorded_backward(dy, history);
+  }
 };
 
 /// Returns x weight^T, [.., experts], for x [.., features] and weight [experts, features]. Autocast

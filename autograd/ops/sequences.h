@@ -191,11 +191,23 @@ struct PackedAttention {
 
 constexpr std::string_view inside_attention = "its inputs are cast as attention's";
 /// q k^T: [n, heads, l, s].
-struct AttentionScores : Matmul {
+struct AttentionScores {
   static constexpr OpInfo info{"attention_scores",
                                CastClass::as_is,
                                inside_attention,
                                {.accumulator = true, .sums = Matmul::sums}};
+  Matmul product{};
+  Needs<2> needs{};
+  std::optional<Accumulator> accumulate{};
+
+  Tensor forward(const Tensor& q, const Tensor& k) {
+    product.needs = needs, product.accumulate = accumulate;
+    return product.forward(q, k);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const { return product.backward(dy); }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
+    return product.recorded_backward(dy, history);
+  }
 };
 /// The softmax of scaled scores under a mask: bool, true where a query sees a key, or floating,
 /// added to them; it broadcasts to the scores, or is undefined. A query that sees no key gets 0.
@@ -208,11 +220,23 @@ struct AttentionProbabilities {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 /// The probabilities times the values: [n, heads, l, ev].
-struct AttentionValues : Matmul {
+struct AttentionValues {
   static constexpr OpInfo info{"attention_values",
                                CastClass::as_is,
                                inside_attention,
                                {.accumulator = true, .sums = Matmul::sums}};
+  Matmul product{};
+  Needs<2> needs{};
+  std::optional<Accumulator> accumulate{};
+
+  Tensor forward(const Tensor& p, const Tensor& v) {
+    product.needs = needs, product.accumulate = accumulate;
+    return product.forward(p, v);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const { return product.backward(dy); }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
+    return product.recorded_backward(dy, history);
+  }
 };
 
 /// As torch.nn.functional.scaled_dot_product_attention, in memory linear in l and s. Ranks 2 to 4;

@@ -485,8 +485,8 @@ TEST_CASE("an accumulator that a path or a class gives to a convolution") {
   CHECK(message_of_pass(nn::Sequential(nn::Conv2d(1, 2, 3)), randn({1, 1, 5, 5}),
                         R"({"match": {"asks": "low_precision"},
                             "accumulate": {"format": "e8m7"}})") ==
-        "[policy t] 0/conv2d.0: conv2d has no emulated accumulator. grouped_linear, linear and "
-        "matmul do.");
+        "[policy t] 0/conv2d.0: conv2d has no emulated accumulator. attention_scores, "
+        "attention_values, grouped_linear, linear, matmul and router_scores do.");
 }
 
 TEST_CASE("TF32 in a place without TF32") {
@@ -498,7 +498,7 @@ TEST_CASE("TF32 in a place without TF32") {
         "rounds operands to the same numbers on any.");
   CHECK(under(R"({"match": {"op": "relu"}, "compute": "tf32"})") ==
         "[policy t] 1/relu.0: relu has no products in TF32. conv2d, conv_transpose2d, "
-        "grouped_linear, linear and matmul do.");
+        "grouped_linear, linear, matmul and router_scores do.");
   CHECK(under(R"({"match": {"op": "linear", "steps": [100, null]}, "compute": "tf32",
                   "accumulate": {"format": "e8m7"}})") ==
         "[policy t] 0/linear.0: an accumulator is emulated, and its factors are f32. Use "

@@ -469,8 +469,8 @@ TEST_CASE("rules") {
 
 TEST_CASE("accumulators") {
   CHECK(refusal_of_rule(R"("match": {"op": "conv2d"}, "accumulate": {"format": "e8m13"})") ==
-        "/rules/0/accumulate: conv2d has no emulated accumulator. grouped_linear, linear and "
-        "matmul do.");
+        "/rules/0/accumulate: conv2d has no emulated accumulator. attention_scores, "
+        "attention_values, grouped_linear, linear, matmul and router_scores do.");
   CHECK(refusal_of_rule(R"("accumulate": {"rounding": "up"})") ==
         "/rules/0/accumulate: \"format\" is missing.");
   CHECK(refusal_of_rule(R"("accumulate": "e8m13")") ==
