@@ -13,6 +13,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/llama.h>
 #include <halftone/nn/models/models.h>
 #include <halftone/optim/optimizers.h>
 #include <halftone/amp/policy.h>
@@ -528,6 +529,15 @@ Case make_case(const std::string& name) {
     return {std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
                 .vocabulary = 32, .context = 16, .layers = 3, .heads = 2, .width = 32}),
             randint(0, 32, {2, 16}), randint(0, 32, {32})};
+  if (name == "llama")
+    return {std::make_unique<nn::models::Llama>(nn::models::LlamaOptions{.vocabulary = 32,
+                                                                         .context = 16,
+                                                                         .layers = 3,
+                                                                         .width = 32,
+                                                                         .heads = 4,
+                                                                         .key_heads = 2,
+                                                                         .hidden = 64}),
+            randint(0, 32, {2, 16}), randint(0, 32, {32})};
   if (name == "lenet")
     return {std::make_unique<nn::models::LeNet>(), randn({4, 1, 28, 28}), randint(0, 10, {4})};
   REQUIRE(name == "mlp");
@@ -536,7 +546,8 @@ Case make_case(const std::string& name) {
 }
 
 std::vector<std::string> models_of(const Policy& file) {
-  return file.meant_for.empty() ? std::vector<std::string>{"gpt", "mlp", "lenet"} : file.meant_for;
+  return file.meant_for.empty() ? std::vector<std::string>{"gpt", "llama", "mlp", "lenet"}
+                                : file.meant_for;
 }
 
 double step(amp::Training& training, const Case& c) {
@@ -571,6 +582,7 @@ TEST_CASE("the published recipes exist") {
                                       "deepseek_v3_accumulator",
                                       "te_delayed_hybrid",
                                       "te_current",
+                                      "fp8_attention",
                                       "mxfp8",
                                       "mxfp6",
                                       "mxfp4",
@@ -601,7 +613,7 @@ TEST_CASE("the published recipes exist") {
 }
 
 TEST_CASE("every installed policy survives writing") {
-  CHECK(shipped().size() == 34);
+  CHECK(shipped().size() == 35);
   for (const fs::path& path : shipped()) {
     CAPTURE(path);
     const Policy file = policy::read(path);
@@ -646,8 +658,8 @@ TEST_CASE("recipes come near the training that they extend") {
   CHECK(reference < 1.2);  // of ln 32 = 3.47
   for (const std::string_view name :
        {"deepseek_v3", "te_delayed_hybrid", "te_current", "mxfp8", "mxfp6", "mxfp4",
-        "mxfp4_backward", "nvfp4", "nvfp4_four_over_six", "quartet2", "ue5m3", "fp24_master",
-        "quartet", "fp4_all_the_way", "jetfire_int8", "tetrajet", "tf32"}) {
+        "mxfp4_backward", "nvfp4", "nvfp4_four_over_six", "fp8_attention", "quartet2", "ue5m3",
+        "fp24_master", "quartet", "fp4_all_the_way", "jetfire_int8", "tetrajet", "tf32"}) {
     CAPTURE(name);
     const double loss =
         last_loss(policy::read(policies_directory() / (std::string(name) + ".json")));
