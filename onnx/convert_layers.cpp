@@ -352,7 +352,11 @@ std::string obstacle(const Quantizer& q) {
   if (s.per == Scaling::Per::block) return "with scales of blocks";
   if (s.per == Scaling::Per::tensor && s.from_history) return "with a scale from history";
   if (s.per == Scaling::Per::tensor && s.power_of_two) return "with a power-of-two scale";
-  return {};
+  // All that is converted; another field, also one that comes later, has no counterpart.
+  Quantizer converted;
+  converted.grid = q.grid, converted.scaling.per = s.per;
+  converted.scaling.least = s.least, converted.scaling.margin = s.margin;
+  return q == converted ? "" : "with settings that ONNX does not have";
 }
 
 /// Returns the inverse of the factor that maps the largest magnitude of x to the grid's largest; 1

@@ -27,7 +27,7 @@
 
 namespace halftone::lab {
 
-// The commands of halftone-lab. Each command has its own source file, with its flags: add_x()
+// The commands of halftone-lab. A command has its flags in its source file: add_x()
 // defines the flags and returns the function that runs the command.
 
 /// The workloads that all commands share.
