@@ -15,7 +15,7 @@
 #include <halftone/data/csv.h>
 #include <halftone/data/images.h>
 #include <halftone/data/sets.h>
-#include <halftone/data/text.h>
+#include <halftone/data/byte_pairs.h>
 #include <halftone/amp/policy.h>
 #include <halftone/amp/rules.h>
 #include <halftone/train/checkpoint.h>
