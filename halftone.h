@@ -20,12 +20,14 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory.h>
+#include <halftone/data/byte_pairs.h>
 #include <halftone/data/csv.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/images.h>
 #include <halftone/data/sets.h>
 #include <halftone/data/text.h>
 #include <halftone/data/transforms.h>
+#include <halftone/data/unicode.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/distributed/wire.h>
 #include <halftone/nn/conv.h>

@@ -20,7 +20,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/core/named_tensors.h>
-#include <halftone/data/text.h>
+#include <halftone/data/unicode.h>
 #include <halftone/train/metrics.h>
 
 namespace halftone::train {

@@ -12,8 +12,10 @@ work="$(cd "$(dirname "$program")" && pwd)/$name"
 
 rm -rf "$work/corpus"
 mkdir -p "$work/corpus" "$work/failures"
-cp "$here/corpus/$name/"* "$work/corpus"
-if [[ "$name" == image ]]; then
+if [[ -d "$here/corpus/$name" ]]; then cp "$here/corpus/$name/"* "$work/corpus"; fi
+if [[ "$name" == tokenizer_json ]]; then
+  cp "$here"/../fixtures/tokenizers/*.json "$work/corpus"
+elif [[ "$name" == image ]]; then
   cp "$here"/../fixtures/images/*.{jpg,png} "$work/corpus"
 elif [[ "$name" == policy_file ]]; then
   cp "$here"/../../amp/policies/*.json "$work/corpus"

@@ -15,7 +15,7 @@
 #include <halftone/data/csv.h>
 #include <halftone/data/images.h>
 #include <halftone/data/sets.h>
-#include <halftone/data/text.h>
+#include <halftone/data/byte_pairs.h>
 #include <halftone/amp/policy.h>
 #include <halftone/amp/rules.h>
 #include <halftone/train/checkpoint.h>
@@ -380,6 +380,32 @@ void check(std::string_view bytes) {
 }  // namespace
 }  // namespace halftone::fuzz::tokenizer
 
+// tokenizer.json, 0xff, text. The tokens of an accepted file are within its vocabulary, and a saved
+// tokenizer encodes the same.
+
+namespace halftone::fuzz::tokenizer_json {
+namespace {
+
+// The parser's document and the vocabulary are within a few hundred bytes per byte of the file.
+constexpr Limits limits{.longest_input = 8192, .allocation_mib = 1, .resident_mib = 256};
+
+void check(std::string_view bytes) {
+  const std::filesystem::path path = scratch_directory() / "tokenizer.json";
+  const std::vector<std::string> parts = parts_of(bytes, 2);
+  write_file(path, parts[0]);
+  const auto read = [&] { return data::BytePairTokenizer(path); };
+  const auto tokenizer = accepted<FormatError>("BytePairTokenizer", read);
+  if (!tokenizer) return;
+  const data::EncodeOptions framed{.add_special_tokens = true};
+  const std::vector<int64_t> tokens = tokenizer->encode(parts[1], framed);
+  tokenizer->decode(tokens);
+  tokenizer->save(path);
+  require(read().encode(parts[1], framed) == tokens, "saving keeps the tokens");
+}
+
+}  // namespace
+}  // namespace halftone::fuzz::tokenizer_json
+
 // safetensors files. An accepted file has no unused byte; saving and loading it again changes
 // nothing, and saving it twice gives the same. The mutator keeps the length of the header correct;
 // otherwise nearly every mutation would fail at the first check.
@@ -598,6 +624,7 @@ const Target& target_named(std::string_view name) {
       {"cifar10", cifar10::limits, cifar10::check},
       {"image", image::limits, image::check, image::mutate},
       {"tokenizer", tokenizer::limits, tokenizer::check},
+      {"tokenizer_json", tokenizer_json::limits, tokenizer_json::check},
       {"safetensors", safetensors::limits, safetensors::check, safetensors::mutate},
       {"checkpoint", checkpoint::limits, checkpoint::check},
       {"policy_file", policy_file::limits, policy_file::check},
