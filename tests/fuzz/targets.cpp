@@ -608,7 +608,9 @@ void check(std::string_view bytes) {
   for (const policy::Rule& rule : file->rules.rules) {
     const policy::PathPattern pattern("policy fuzz", rule.match.path);
     for (const char* path : {"", "transformer.h.1.attn.c_attn", "2", "lm_head"})
-      pattern.matches(path, {{"transformer.h", 3}, {"", 5}});
+      pattern.matches(path, {.lists = {{"transformer.h", 3}, {"", 5}},
+                             .blocks = {"transformer.h.0", "transformer.h.1"},
+                             .heads = {"lm_head"}});
   }
 }
 
