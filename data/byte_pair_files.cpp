@@ -357,7 +357,7 @@ bool flag_of(const JsonValue& object, std::string_view key, bool otherwise) {
 std::string type_of(const JsonValue& object, std::initializer_list<std::string_view> known) {
   if (!object.is_object()) object.refuse("expected an object with a \"type\".");
   const JsonValue type = entry_of(object, "type");
-  const std::string name = type.text();
+  std::string name = type.text();
   if (std::ranges::find(known, name) != known.end()) return name;
   std::string list;
   for (const std::string_view word : known) list += (list.empty() ? "" : ", ") + std::string(word);
@@ -488,9 +488,10 @@ BytePairTokenizer::BytePairTokenizer(const fs::path& path) {
     take_added(path);
     for (std::size_t i = 0; i < reader.merges.size(); ++i) {
       const auto& [left, right] = reader.merges[i];
-      const std::string at =
-          "merge " + std::to_string(i) + ", " + in_quotes(left + ' ' + right, 40) + ", ";
-      take_merge(path, at, left, right);
+      std::string merge = left;
+      merge.append(" ").append(right);
+      take_merge(path, "merge " + std::to_string(i) + ", " + in_quotes(merge, 40) + ", ", left,
+                 right);
     }
     if (const auto after = file.find("post_processor"); is_given(after))
       if (const auto found = template_in(*after))
