@@ -122,8 +122,8 @@ Tensor grouped_linear(const Tensor& x, const Tensor& weight, const Tensor& ends_
 
 Tensor router_scores(const Tensor& x, const Tensor& weight) {
   constexpr std::string_view op = RouterScores::info.name;
-  if (!x.defined() || !weight.defined() || x.rank() < 1 || weight.rank() != 2 ||
-      x.size(-1) != weight.size(1))
+  check::floating(op, x), check::floating(op, weight);
+  if (x.rank() < 1 || weight.rank() != 2 || x.size(-1) != weight.size(1))
     fail<ShapeError>(op, "x is ", described(x), ", weight is ", described(weight),
                      "; they must be [.., features] and [experts, features].");
   check::same_dtype(op, x, weight);

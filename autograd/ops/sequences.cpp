@@ -162,7 +162,19 @@ std::array<Tensor, 2> PackedAttention::backward(const Tensor& dy) const {
   return {dx, {}};
 }
 
+void detail::check_inner_product(std::string_view op, const Tensor& a, const Tensor& b) {
+  check::floating(op, a), check::floating(op, b), check::same_dtype(op, a, b);
+  if (a.rank() != 4 || b.rank() != 4 || a.size(0) != b.size(0) || a.size(1) != b.size(1) ||
+      a.size(3) != b.size(2))
+    fail<ShapeError>(op, "the operands are ", described(a), " and ", described(b),
+                     ". They must be [n, heads, m, k] and [n, heads, k, l].");
+}
+
 Tensor AttentionProbabilities::forward(const Tensor& scores, const Tensor& mask) {
+  check::floating(info.name, scores);
+  if (scores.rank() != 4)
+    fail<ShapeError>(info.name, "the scores are ", described(scores),
+                     ". They must be [n, heads, l, s].");
   Backend& backend = backend_for(scores);
   const auto everywhere = [&](double value) {
     return views::expand(full({}, value, scores.dtype(), scores.device()), scores.shape());

@@ -190,6 +190,11 @@ struct PackedAttention {
 // products and a softmax that store the weights.
 
 constexpr std::string_view inside_attention = "its inputs are cast as attention's";
+namespace detail {
+/// Throws unless a [.., m, k] and b [.., k, n] have rank 4, one floating dtype and the same heads.
+void check_inner_product(std::string_view op, const Tensor& a, const Tensor& b);
+}  // namespace detail
+
 /// q k^T: [n, heads, l, s].
 struct AttentionScores {
   static constexpr OpInfo info{"attention_scores",
@@ -201,6 +206,7 @@ struct AttentionScores {
   std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& q, const Tensor& k) {
+    detail::check_inner_product(info.name, q, k);
     product.needs = needs, product.accumulate = accumulate;
     return product.forward(q, k);
   }
@@ -230,6 +236,7 @@ struct AttentionValues {
   std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& p, const Tensor& v) {
+    detail::check_inner_product(info.name, p, v);
     product.needs = needs, product.accumulate = accumulate;
     return product.forward(p, v);
   }

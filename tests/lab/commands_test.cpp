@@ -473,6 +473,7 @@ std::string shipped_policy(const std::string& name) {
 
 TEST_CASE("show --json parses on every workload") {
   for (const lab::NamedWorkload& workload : lab::built_in_workloads()) {
+    if (workload.name == "llama_124m") continue;  // as gpt2_124m, and seconds
     CAPTURE(workload.name);
     const Said said = said_by({.policy = "amp-bf16", .workload = workload.name, .json = "-"});
     const json all = json::parse(said.output);
@@ -496,7 +497,7 @@ TEST_CASE("show --diff --json is what differs") {
                              .other = shipped_policy("te_delayed_hybrid"),
                              .json = "-"});
   const json all = json::parse(said.output);
-  REQUIRE(all.at("sites").size() == 2);
+  REQUIRE(all.at("sites").size() == 1);  // not the head
   const auto from = [&](const char* when) {
     return all["sites"]["0/linear.0"][when]["treatment"][0]["does"]["input"]["scale"]["from"];
   };
@@ -533,7 +534,7 @@ TEST_CASE("a policy for other models is told so") {
   const std::vector<lab::NamedWorkload> own{{"mine", "", {}, {}}};
   lab::note_other_model(out, policy::read(shipped_policy("nvfp4")), "mine", own);
   CHECK(out.str() ==
-        "note: nvfp4 is for gpt, and mine trains a model of its own. Its rules may "
+        "note: nvfp4 is for gpt and llama, and mine trains a model of its own. Its rules may "
         "mean other layers.\n");
 }
 

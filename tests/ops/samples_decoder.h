@@ -110,6 +110,12 @@ template <class Product> OpSamples inner_products() {
                 Samples<Matmul>::of("no keys", {1, 2, 3, 4}, {1, 2, 4, 0}, {1, 2, 3, 0})}};
   for (Case& c : samples.cases)
     c.call = [](const Tensors& in) { return apply(Product{}, in[0], in[1]); };
+  samples.errors = {REFUSES(ShapeError,
+                            "[" + std::string(Product::info.name) +
+                                "] the operands are [1, 1, 2, 3] f32 and [1, 1, 2, 3] f32. They "
+                                "must be [n, heads, m, k] and [n, heads, k, l].",
+                            apply(Product{}, ones({1, 1, 2, 3}), ones({1, 1, 2, 3})))};
+  samples.mixed = Mixed::refuses;
   return samples;
 }
 template <> struct Samples<AttentionScores> {
@@ -147,7 +153,11 @@ template <> struct Samples<AttentionProbabilities> {
                       of("a mask, and a row without keys", shape,
                          {.shape = shape,
                           .kind = InputKind::condition,
-                          .given = {1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1}})}};
+                          .given = {1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1}})},
+            .errors = {REFUSES(ShapeError,
+                               "[attention_probabilities] the scores are [2, 3] f32. They must be "
+                               "[n, heads, l, s].",
+                               apply(AttentionProbabilities{}, ones({2, 3}), Tensor{}))}};
   }
 };
 
@@ -166,6 +176,7 @@ template <> struct Samples<RouterScores> {
                               router_scores(ones({2, 3}), ones({4, 5}))),
                       REFUSES(DTypeError, "[router_scores] dtypes differ: ",
                               router_scores(ones({2, 5}), ones({4, 5}, bf16)))};
+    samples.mixed = Mixed::refuses;
     return samples;
   }
 };
