@@ -67,6 +67,7 @@ struct CrossEntropy;
 struct NllLoss;
 struct LayerNorm;
 struct RmsNorm;
+struct AddBeforeNorm;
 struct GroupNorm;
 struct InstanceNorm;
 struct BatchNorm;
@@ -91,9 +92,9 @@ using StructuredOps =
              Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
              CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
              LogSoftmax, LogSumExp, Attention, PackedAttention, Rope, PackedSwiglu, GroupedLinear,
-             CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, InstanceNorm, BatchNorm,
-             BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
-             Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
+             CrossEntropy, NllLoss, LayerNorm, RmsNorm, AddBeforeNorm, GroupNorm, InstanceNorm,
+             BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
+             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Functions made of operations, with a class of their own in casting policies, as in PyTorch's

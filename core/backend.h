@@ -261,6 +261,10 @@ class Backend {
   virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                                    const Tensor& rstd, const Tensor& dy, Tensor& dx,
                                    Tensor& dweight, Tensor& dbias) = 0;
+  /// sum = a + b, rounded once, then y and rstd as layer_norm(sum) without a mean, in one pass.
+  /// rows; y has the dtype of sum
+  virtual void add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight, double eps,
+                            Tensor& sum, Tensor& y, Tensor& rstd) = 0;
   /// x contiguous [n, c, spatial]; weight, bias [c] or undefined; mean, rstd [n, groups]
   virtual void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                           Tensor& y, Tensor& mean, Tensor& rstd) = 0;

@@ -74,6 +74,8 @@ class CpuBackend final : public ReferenceBackend {
   void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
                            Tensor& dbias) override;
+  void add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight, double eps, Tensor& sum,
+                    Tensor& y, Tensor& rstd) override;
   void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
                   Tensor& mean, Tensor& rstd) override;
   void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,

@@ -480,6 +480,33 @@ void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
   });
 }
 
+/// The sum of a row is still in the cache when its norm reads it.
+void CpuBackend::add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight, double eps,
+                              Tensor& sum, Tensor& y, Tensor& rstd) {
+  if (!cpu::all_f32_or_short(a, b, weight, y) || y.numel() == 0)
+    return ReferenceBackend::add_rms_norm(a, b, weight, eps, sum, y, rstd);
+  const simd::Kernels& k = simd_kernels();
+  const FormulaCall add = call_of<BinaryFormulas>(formula::Add{});
+  const int64_t n = y.shape()[1], rows = y.shape()[0];
+  const cpu::WholeInput w(weight);
+  cpu::parallel_pieces(rows, cpu::group_of(rows, n), [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(3 * n);
+    float* const buffer = scratch.data();
+    for (int64_t row = first; row < last; ++row) {
+      cpu::Output added(sum, row * n, 1, n, buffer + 2 * n);
+      k.binary(add, cpu::floats(a, row * n, 1, n, buffer),
+               cpu::floats(b, row * n, 1, n, buffer + n), added.data(), n);
+      added.finish();
+      const float* in = cpu::floats(sum, row * n, 1, n, buffer);  // as it was rounded
+      const auto scale = float(1 / std::sqrt(mean_square(in, n) + eps));
+      cpu::Output output(y, row * n, 1, n, buffer + n);
+      k.normalize(in, 0, scale, w.data(), nullptr, output.data(), n);
+      output.finish();
+      rstd.data<float>()[row] = scale;
+    }
+  });
+}
+
 void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                                      const Tensor& rstd, const Tensor& dy, Tensor& dx,
                                      Tensor& dweight, Tensor& dbias) {

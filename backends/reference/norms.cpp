@@ -310,6 +310,13 @@ struct LayerNormGradient {
 
 }  // namespace
 
+void ReferenceBackend::add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight,
+                                    double eps, Tensor& sum, Tensor& y, Tensor& rstd) {
+  Tensor no_mean;
+  binary(call_of<BinaryFormulas>(formula::Add{}), a, b, sum);
+  layer_norm(sum, weight, {}, eps, y, no_mean, rstd);
+}
+
 void ReferenceBackend::layer_norm_backward(const Tensor& x, const Tensor& weight,
                                            const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                                            Tensor& dx, Tensor& dweight, Tensor& dbias) {
