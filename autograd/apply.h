@@ -71,6 +71,7 @@ struct CrossEntropy;
 struct NllLoss;
 struct LayerNorm;
 struct RmsNorm;
+struct AddBeforeNorm;
 struct GroupNorm;
 struct InstanceNorm;
 struct BatchNorm;
@@ -96,8 +97,8 @@ using StructuredOps =
              CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
              LogSoftmax, LogSumExp, Attention, PackedAttention, AttentionScores,
              AttentionProbabilities, AttentionValues, Rope, PackedSwiglu, GroupedLinear,
-             RouterScores, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, InstanceNorm,
-             BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
+             RouterScores, CrossEntropy, NllLoss, LayerNorm, RmsNorm, AddBeforeNorm, GroupNorm,
+             InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
              AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 

@@ -137,6 +137,11 @@ struct NormCall {
   double eps;
   Tensor &y, &mean, &rstd;
 };
+struct AddNormCall {
+  const Tensor &a, &b, &weight;
+  double eps;
+  Tensor &sum, &y, &rstd;
+};
 /// An undefined output is not computed.
 struct NormBackwardCall {
   const Tensor &x, &weight, &mean, &rstd, &dy;
@@ -305,6 +310,9 @@ class Backend {
   virtual void layer_norm(const NormCall& call) = 0;
   /// an undefined output is not computed
   virtual void layer_norm_backward(const NormBackwardCall& call) = 0;
+  /// sum = a + b, rounded once, then y and rstd as layer_norm(sum) without a mean, in one pass.
+  /// rows; y has the dtype of sum
+  virtual void add_rms_norm(const AddNormCall& call) = 0;
   /// x contiguous [n, c, spatial]; weight, bias [c] or undefined; mean, rstd [n, groups]
   virtual void group_norm(const NormCall& call) = 0;
   virtual void group_norm_backward(const NormBackwardCall& call) = 0;

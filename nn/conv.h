@@ -47,6 +47,11 @@ struct RmsNorm final : Layer {
   Tensor forward(const Tensor& x) const override {
     return rms_norm(x, normalized_shape, weight, eps ? *eps : epsilon(x.dtype()));
   }
+  /// Returns a + b and its norm, in one pass; for a norm of one dimension.
+  SumAndNorm of_sum(const Tensor& a, const Tensor& b) const {
+    const CallScope scope = call_scope();
+    return add_rms_norm(a, b, weight, eps ? *eps : epsilon(promote(a.dtype(), b.dtype())));
+  }
   void describe(Fields& field) override { field("weight", weight); }
 };
 

@@ -349,6 +349,7 @@ std::vector<Conversion> formula_conversions() {
           conversion<Unary<Mish>>(mish),
           conversion<Unary<Hardswish>>(one_node<HardSwish_type>),
           conversion<Binary<Add>>(one_node<Add_type>),
+          conversion<AddBeforeNorm>(one_node<Add_type>),
           conversion<Binary<Sub>>(one_node<Sub_type>),
           conversion<Binary<Mul>>(one_node<Mul_type>),
           conversion<Binary<Div>>(one_node<Div_type>),

@@ -6,6 +6,51 @@
 
 namespace halftone {
 
+Tensor AddBeforeNorm::forward(const Tensor& a, const Tensor& b) {
+  const Tensor x = views::contiguous(a), z = views::contiguous(b);
+  const DType dtype = promote(x.dtype(), z.dtype());
+  const int64_t rows = x.numel() / width;
+  const auto as_rows = [&](const Tensor& t) { return detail::as_shape(t, {rows, width}); };
+  Tensor sum = empty(x.shape(), dtype, x.device()), y = empty(x.shape(), dtype, x.device()),
+         rstd = empty({rows}, dtype == f64 ? f64 : f32, x.device());
+  Tensor sum_rows = as_rows(sum), y_rows = as_rows(y);
+  backend_for(x).add_rms_norm({.a = as_rows(x),
+                               .b = as_rows(z),
+                               .weight = detail::contiguous_or_undefined(weight),
+                               .eps = eps,
+                               .sum = sum_rows,
+                               .y = y_rows,
+                               .rstd = rstd});
+  *std::exchange(ahead, nullptr) = {.sum = sum, .y = y, .rstd = rstd};
+  weight = {};
+  return sum;
+}
+
+SumAndNorm add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight, double eps) {
+  constexpr std::string_view op = AddBeforeNorm::info.name;
+  check::floating(op, a);
+  check::floating(op, b);
+  if (a.rank() == 0 || a.shape() != b.shape() || a.size(-1) == 0)
+    fail<ShapeError>(op, "a is ", described(a), ", b is ", described(b),
+                     ". They must have one shape, with a last dimension.");
+  const Shape normalized{a.size(-1)};
+  detail::check_affine(op, normalized, weight, {});
+  const InputCaster* const caster = active_caster();
+  if (caster && caster->treats()) {
+    const Tensor sum = add(a, b);
+    return {sum, rms_norm(sum, normalized, weight, eps)};
+  }
+  const auto ahead = std::make_shared<NormAhead>();
+  AddBeforeNorm adding{.width = a.size(-1),
+                       .eps = eps,
+                       .weight = weight.defined() ? weight.detach() : weight,
+                       .ahead = ahead};
+  const Tensor sum = detail::mixes<formula::Add>(a, b)
+                         ? apply(std::move(adding), a, b)
+                         : detail::apply_promoted(std::move(adding), a, b);
+  return {sum, apply(RmsNorm{.normalized = normalized, .eps = eps, .ahead = ahead}, sum, weight)};
+}
+
 Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   check::floating("group_norm", in);
   const int64_t channels = in.rank() >= 2 ? in.shape()[1] : 0;

@@ -2,6 +2,9 @@
 // data. Weights may be f32 with low-precision data, and their gradients have the weights' dtype.
 #pragma once
 
+#include <memory>
+#include <utility>
+
 #include <halftone/autograd/ops/reduce.h>
 
 namespace halftone {
@@ -80,12 +83,22 @@ struct LayerNorm {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
+/// The RMS norm of a sum, which the addition has computed in its own pass for the norm after it.
+struct NormAhead {
+  Tensor sum{}, y{}, rstd{};
+  /// Returns whether it is the norm of x in a dtype.
+  bool is_of(const Tensor& x, DType dtype) const {
+    return sum.defined() && sum.storage() == x.storage() && y.dtype() == dtype;
+  }
+};
+
 /// y = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019).
 struct RmsNorm {
   static constexpr OpInfo info{"rms_norm", CastClass::full_precision, cast_reason::deviations};
   Shape normalized;
   double eps;
   bool f32_result = false;
+  std::shared_ptr<const NormAhead> ahead{};  // until forward has taken it
   Tensor x{}, weight{}, rstd{};
   Shape shape{};
   Needs<2> needs{};
@@ -94,6 +107,11 @@ struct RmsNorm {
     x = detail::as_rows("rms_norm", in, normalized);
     detail::check_affine("rms_norm", normalized, w, {});
     shape = in.shape(), weight = detail::contiguous_or_undefined(w);
+    if (const auto taken = std::exchange(ahead, nullptr);
+        taken && taken->is_of(in, f32_result ? f32 : in.dtype())) {
+      rstd = taken->rstd;
+      return taken->y;
+    }
     rstd = empty({x.shape()[0]}, in.dtype() == f64 ? f64 : f32, x.device());
     Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device()), no_mean;
     backend_for(x).layer_norm(
@@ -112,6 +130,24 @@ struct RmsNorm {
                                         .dweight = dweight,
                                         .dbias = none});
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight};
+  }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
+};
+
+/// a + b, of one shape, and the RMS norm of the sum in the same pass over memory. PyTorch has it as
+/// two operations.
+struct AddBeforeNorm {
+  static constexpr OpInfo info{"add_rms_norm", CastClass::widest_input, cast_reason::two_inputs};
+  int64_t width;
+  double eps;
+  Tensor weight{};  // these two until forward has used them
+  std::shared_ptr<NormAhead> ahead{};
+  Needs<2> needs{};
+
+  Tensor forward(const Tensor& a, const Tensor& b);
+  std::array<Tensor, 2> backward(const Tensor& dy) const {
+    return {needs[0] ? dy.to(needs.dtype(0)) : Tensor{},
+            needs[1] ? dy.to(needs.dtype(1)) : Tensor{}};
   }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
@@ -258,6 +294,13 @@ inline Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Ten
                        double eps = 1e-6) {
   return apply(RmsNorm{.normalized = normalized_shape, .eps = eps}, x, weight);
 }
+struct SumAndNorm {
+  Tensor sum, normed;
+};
+/// Returns a + b, of one shape, and rms_norm(a + b, {width}, weight, eps) over the last dimension.
+/// One pass computes both; if a policy rounds values between the two, they are two operations.
+SumAndNorm add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight = {},
+                        double eps = 1e-6);
 inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
                          const Tensor& bias = {}, double eps = 1e-5) {
   return apply(GroupNorm{.groups = groups, .eps = eps}, x, weight, bias);

@@ -152,6 +152,11 @@ Gradients RmsNorm::recorded_backward(const Tensor& dy, const History& history) c
   });
 }
 
+Gradients AddBeforeNorm::recorded_backward(const Tensor& dy, const History& history) const {
+  return {history.wants(0) ? cast(dy, history.dtype(0)) : Tensor{},
+          history.wants(1) ? cast(dy, history.dtype(1)) : Tensor{}};
+}
+
 Gradients GroupNorm::recorded_backward(const Tensor& dy, const History& history) const {
   return history.through(dy, inputs_of_norm(x, weight, history),
                          [this](const std::vector<Tensor>& in) {

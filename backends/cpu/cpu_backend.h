@@ -67,6 +67,7 @@ class CpuBackend final : public ReferenceBackend {
                               Tensor& dlogits) override;
   void layer_norm(const NormCall& call) override;
   void layer_norm_backward(const NormBackwardCall& call) override;
+  void add_rms_norm(const AddNormCall& call) override;
   void group_norm(const NormCall& call) override;
   void group_norm_backward(const NormBackwardCall& call) override;
   void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;

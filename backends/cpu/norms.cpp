@@ -476,6 +476,32 @@ void CpuBackend::layer_norm(const NormCall& call) {
   });
 }
 
+/// The sum of a row is still in the cache when its norm reads it.
+void CpuBackend::add_rms_norm(const AddNormCall& call) {
+  if (!cpu::all_f32_or_short(call.a, call.b, call.weight, call.y) || call.y.numel() == 0)
+    return ReferenceBackend::add_rms_norm(call);
+  const simd::Kernels& k = simd_kernels();
+  const FormulaCall add = call_of<BinaryFormulas>(formula::Add{});
+  const int64_t n = call.y.shape()[1], rows = call.y.shape()[0];
+  const cpu::WholeInput w(call.weight);
+  cpu::parallel_pieces(rows, cpu::group_of(rows, n), [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(3 * n);
+    float* const buffer = scratch.data();
+    for (int64_t row = first; row < last; ++row) {
+      cpu::Output added(call.sum, row * n, 1, n, buffer + 2 * n);
+      k.binary(add, cpu::floats(call.a, row * n, 1, n, buffer),
+               cpu::floats(call.b, row * n, 1, n, buffer + n), added.data(), n);
+      added.finish();
+      const float* in = cpu::floats(call.sum, row * n, 1, n, buffer);  // as it was rounded
+      const auto scale = float(1 / std::sqrt(mean_square(in, n) + call.eps));
+      cpu::Output output(call.y, row * n, 1, n, buffer + n);
+      k.normalize(in, 0, scale, w.data(), nullptr, output.data(), n);
+      output.finish();
+      call.rstd.data<float>()[row] = scale;
+    }
+  });
+}
+
 void CpuBackend::layer_norm_backward(const NormBackwardCall& call) {
   if (!cpu::all_f32_or_short(call.x, call.weight, call.dy, call.dx) || call.x.numel() == 0)
     return ReferenceBackend::layer_norm_backward(call);

@@ -1,5 +1,6 @@
-// Layer norm and, without a mean, RMS norm along rows: y = (x - mean) rstd weight + bias. A row
-// that fits the registers of its threads is read once; variances are means of squared distances.
+// Layer norm and, without a mean, RMS norm along rows, also of a sum: y = (x - mean) rstd weight +
+// bias. A row that fits the registers of its threads is read once; variances are means of squared
+// distances.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/norm.h>
@@ -127,6 +128,85 @@ void CudaBackend::layer_norm(const NormCall& call) {
               .mean = call.mean,
               .rstd = call.rstd});
   result.finish();
+}
+
+// A sum and its RMS norm: the sum stays in the registers of its threads.
+
+namespace cuda {
+namespace {
+
+template <class T, class B>
+__global__ void __launch_bounds__(most_row_threads)
+    add_rms_norm_kernel(const T* a, const B* b, int64_t rows, int64_t n, bool warps, bool aligned,
+                        NormParameters<T> p, T* sum, T* y) {
+  using C = compute_t<T>;
+  constexpr int size = row_pack<T>, packs = held_packs<T>;
+  const Team team(warps);
+  for (int64_t r = team.first_row; r < rows; r += team.row_step) {
+    const Row<size> row(r, n);
+    const int64_t first = row.first_pack + team.rank;
+    Pack<T, size> held[packs];
+    C values[size], added[size], squares = 0;
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      const int64_t pack = first + k * team.size;
+      load_values(a, row, pack, aligned, values), load_values(b, row, pack, aligned, added);
+#pragma unroll
+      for (int i = 0; i < size; ++i) held[k].values[i] = narrow<T>(values[i] + added[i]);
+      widen_all(held[k], values);
+      squares += squared_distances(row, pack, C(0), values);
+    }
+    const C rstd = C(1) / math::sqrt(team.sum(squares) / C(n) + p.eps);
+    store_statistics(p, team, r, C(0), rstd);
+#pragma unroll
+    for (int k = 0; k < packs; ++k) {
+      const int64_t pack = first + k * team.size;
+      if (pack >= row.pack_end) break;
+      widen_all(held[k], values);
+      store_values(sum, row, pack, aligned, values);
+      normalize(p, row, pack, C(0), rstd, values);
+      store_values(y, row, pack, aligned, values);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaBackend::add_rms_norm(const AddNormCall& call) {
+  const int64_t rows = call.rstd.numel(), n = rows == 0 ? 0 : call.y.numel() / rows;
+  if (rows == 0) return;
+  if (call.a.dtype() != call.sum.dtype() && call.b.dtype() == call.sum.dtype())
+    return add_rms_norm({.a = call.b,
+                         .b = call.a,
+                         .weight = call.weight,
+                         .eps = call.eps,
+                         .sum = call.sum,
+                         .y = call.y,
+                         .rstd = call.rstd});
+  const Tensor weight = readable_weight(*this, call.weight, call.y.dtype());
+  bool held = false;
+  // b may be shorter: a short float next to f32.
+  visit_with_wide(call.b.dtype(), call.a.dtype(), [&]<class B, class T>() {
+    const RowLaunch start = row_launch(context_, rows, n, row_pack<T>, held_packs<T>);
+    const NormParameters<T> p{RowVector<T>(weight, n), RowVector<T>({}, n), nullptr,
+                              call.rstd.data<compute_t<T>>(), compute_t<T>(call.eps)};
+    held = start.held;
+    if (held)
+      launch(context_, add_rms_norm_kernel<T, B>, start.shape, call.a.data<T>(), call.b.data<B>(),
+             rows, n, start.warps, packs_aligned(row_pack<T>, call.a, call.b, call.sum, call.y), p,
+             call.sum.data<T>(), call.y.data<T>());
+  });
+  if (held) return;
+  Tensor no_mean;
+  binary(call_of<BinaryFormulas>(formula::Add{}), call.a, call.b, call.sum);
+  layer_norm({.x = call.sum,
+              .weight = weight,
+              .bias = {},
+              .eps = call.eps,
+              .y = call.y,
+              .mean = no_mean,
+              .rstd = call.rstd});
 }
 
 // The gradients of layer norm and RMS norm: along rows for x, down the columns for weight and bias.

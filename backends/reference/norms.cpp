@@ -302,6 +302,18 @@ struct LayerNormGradient {
 
 }  // namespace
 
+void ReferenceBackend::add_rms_norm(const AddNormCall& call) {
+  Tensor no_mean;
+  binary(call_of<BinaryFormulas>(formula::Add{}), call.a, call.b, call.sum);
+  layer_norm({.x = call.sum,
+              .weight = call.weight,
+              .bias = {},
+              .eps = call.eps,
+              .y = call.y,
+              .mean = no_mean,
+              .rstd = call.rstd});
+}
+
 void ReferenceBackend::layer_norm_backward(const NormBackwardCall& call) {
   const int64_t rows = call.rstd.numel();
   const int64_t n = rows != 0 ? call.x.numel() / rows : call.x.size(-1);

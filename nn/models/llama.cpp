@@ -146,8 +146,8 @@ LlamaBlock::LlamaBlock(const LlamaOptions& options, int64_t layer)
 Tensor LlamaBlock::operator()(const Tensor& x, KeyValues* past, const detail::Reading& reading,
                               RoutedTokens* routed) const {
   const CallScope scope = call_scope();
-  const Tensor y = x + self_attn(input_layernorm(x), past, reading);
-  const Tensor inner = post_attention_layernorm(y);
+  const auto [y, inner] =
+      post_attention_layernorm.of_sum(x, self_attn(input_layernorm(x), past, reading));
   return y + (experts ? (*experts)(inner, routed) : (*mlp)(inner));
 }
 void LlamaBlock::describe(Fields& field) {

@@ -79,6 +79,35 @@ TEST_CASE("kernels: layer norm, RMS norm and their gradients") {
   check_layer_norm({3, 16, f64, bf16, f32, true});
 }
 
+TEST_CASE("kernels: sums with their RMS norms") {
+  struct Dtypes {
+    DType a, b, sum;
+  };
+  for (const Dtypes& d : {Dtypes{f64, f64, f64},
+                          {f32, f32, f32},
+                          {f16, f16, f16},
+                          {bf16, bf16, bf16},
+                          {f32, bf16, f32},
+                          {f16, f32, f32}})
+    for (const int64_t n : {1, 8, 33, 768, 1025, 17001}) {
+      INFO(n, ", ", d.a, " and ", d.b);
+      const DType wide = statistics(d.sum);
+      for (const Tensor& weight : {randn({n}, d.sum), randn({n}, wide), Tensor{}})
+        check_against_reference({randn({3, n}, d.a), randn({3, n}, d.b), weight},
+                                {empty({3, n}, d.sum), empty({3, n}, d.sum), empty({3}, wide)},
+                                400 + double(n) / 8,
+                                [](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.add_rms_norm({.a = in[0],
+                                                        .b = in[1],
+                                                        .weight = in[2],
+                                                        .eps = 1e-5,
+                                                        .sum = out[0],
+                                                        .y = out[1],
+                                                        .rstd = out[2]});
+                                });
+    }
+}
+
 TEST_CASE("kernels: group norm and its gradient") {
   for (const DType dtype : floating_dtypes)
     for (const int64_t spatial : {1, 5, 16, 333})

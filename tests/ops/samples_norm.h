@@ -117,6 +117,53 @@ template <> struct Samples<RmsNorm> {
   }
 };
 
+/// Both results, one after the other. The norm, an operation of its own, may be f32 under autocast.
+template <> struct Samples<AddBeforeNorm> {
+  static Case of(std::string name, const Shape& x, AffineInputs which) {
+    const int64_t n = x[x.rank() - 1];
+    std::vector<Input> inputs = norm_inputs(x, {n}, which);
+    inputs[2] = inputs[1], inputs[1] = {.shape = x};  // a, b, weight
+    return {.name = std::move(name),
+            .inputs = std::move(inputs),
+            .call =
+                [](const Tensors& in) {
+                  const auto [sum, normed] = add_rms_norm(in[0], in[1], in[2]);
+                  return cat({sum, cast(normed, sum.dtype())}, 0);
+                },
+            .oracle =
+                [=](const Arrays& in) {
+                  const Array total =
+                      array_of(x, [&](const Dims& i) { return in[0][i] + in[1][i]; });
+                  const auto place = [&](const Dims& i) { return int64_t(total.place(i)); };
+                  const Array y = normalized(
+                      total, in[2], {}, 1e-6, false, [&](const Dims& i) { return place(i) / n; },
+                      [&](const Dims& i) { return place(i) % n; });
+                  Shape both = x;
+                  both[0] *= 2;
+                  Values values = total.values;
+                  values.insert(values.end(), y.values.begin(), y.values.end());
+                  return Array(both, values);
+                },
+            .reduced = n,
+            .roundings = 2,
+            .condition = 8};
+  }
+  static OpSamples make() {
+    using enum AffineInputs;
+    const std::string op = "[add_rms_norm] ";
+    return {.cases = {of("rows", {4, 9}, weight), of("three dimensions", {2, 3, 8}, weight),
+                      of("no weight", {3, 7}, none), of("wide weight", {5, 6}, wide),
+                      of("long rows", {3, 1100}, weight), of("no rows", {0, 4}, weight)},
+            .errors = {
+                REFUSES(ShapeError,
+                        op + "a is [2, 3] f32, b is [3] f32. They must have one shape, with "
+                             "a last dimension.",
+                        add_rms_norm(ones({2, 3}), ones({3}))),
+                REFUSES(ShapeError, op + "weight or bias is [2] f32, the normalized shape is [3].",
+                        add_rms_norm(ones({2, 3}), ones({2, 3}), ones({2})))}};
+  }
+};
+
 template <> struct Samples<GroupNorm> {
   static Case of(std::string name, const Shape& x, int64_t groups, AffineInputs which) {
     const int64_t channels = x[1], per_group = channels / groups;
