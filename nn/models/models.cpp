@@ -255,7 +255,7 @@ void LstmClassifier::describe(Fields& field) {
   field("embedding", embedding), field("lstm", lstm), field("fc", fc);
 }
 
-// The vision transformer in the order of timm/models/vision_transformer.py, with its first values.
+// The vision transformer in the order of timm, with its first values.
 
 namespace {
 Linear vit_linear(int64_t in, int64_t out) {
