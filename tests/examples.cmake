@@ -247,6 +247,9 @@ set_tests_properties(examples.23_other_classes PROPERTIES FIXTURES_REQUIRED fine
 expect_failure(examples.23_not_weights "safetensors" 23_finetune_resnet18 --data ${finetune}/second_half
                --weights ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt --work ${finetune}/none)
 set_tests_properties(examples.23_not_weights PROPERTIES FIXTURES_REQUIRED finetune)
+expect(examples.31_your_own_decoder OUTPUT "tokens of 400 kinds.*step 40/40.*--- a sample.This program is.*saved in .*tokenizer.json"
+       COMMAND 31_your_own_decoder --vocabulary 400 --steps 40 --layers 1 --width 32 --context 32 --sample 20 --out ${CMAKE_CURRENT_BINARY_DIR}/own_decoder)
+expect_failure(examples.31_no_text "no such file: /nowhere/text" 31_your_own_decoder --text /nowhere/text)
 expect_failure(examples.24_no_text "no such file: /nowhere/text" 24_char_gpt --text /nowhere/text)
 expect_failure(examples.24_bad_heads "--heads" 24_char_gpt --heads 0)
 expect_failure(examples.24_bad_strategy "Did you mean .amp-bf16." 24_char_gpt --strategies amp-bf17 --steps 1)
