@@ -19,12 +19,13 @@
 
 namespace halftone::data {
 
-/// The regular expression that splits text into the words within which byte pairs are merged, by
-/// hand, with the whole of Unicode 16 for \p{L}, \p{N} and \s:
-///   gpt2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-///   llama3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
-///             ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-///   qwen2   as llama3, with \p{N} for \p{N}{1,3}
+// The regular expressions, computed by hand with the whole of Unicode 16 for \p{L}, \p{N} and \s:
+//   gpt2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//   llama3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+//             ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//   qwen2   as llama3, with \p{N} for \p{N}{1,3}
+
+/// The regular expression that splits text into the words within which byte pairs are merged.
 enum class Splitting : uint8_t { gpt2, llama3, qwen2 };
 
 /// Returns the first word of a text that is not empty. Words follow each other without gaps. A byte

@@ -9,7 +9,8 @@
 #include <filesystem>
 #include <iostream>
 
-#include "pictures.h"
+
+#include "fashion.h"
 
 namespace ht = halftone;
 namespace fs = std::filesystem;

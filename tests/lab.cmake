@@ -126,7 +126,7 @@ set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_R
 add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/amp/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
-expect(lab.sweep_failing_cell EXIT 1 OUTPUT "mxfp8-path=__ " MESSAGE "path=nosuch, seed 0: failed: .*nosuch.*1 failed" COMMAND halftone-lab sweep
+expect(lab.sweep_failing_cell EXIT 2 MESSAGE "path=nosuch. rule 0 .*matches nothing in this model" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/amp/policies/mxfp8.json --workload student_teacher --steps 3 --axis rules.0.match.path=nosuch,** --out ${telemetry}_failing_sweep)
 expect(lab.sweep_bad_option EXIT 2 MESSAGE "^.sweep. --lr: expected a finite number above 0, got -1. Change this value.\n$" COMMAND halftone-lab sweep fp32
        --workload student_teacher --steps 3 --axis lr=0.001,-1 --out ${telemetry}_bad_sweep)

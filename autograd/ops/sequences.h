@@ -198,7 +198,7 @@ void check_inner_product(std::string_view op, const Tensor& a, const Tensor& b);
 /// q k^T: [n, heads, l, s].
 struct AttentionScores {
   static constexpr OpInfo info{"attention_scores",
-                               CastClass::as_is,
+                               CastClass::widest_input,
                                inside_attention,
                                {.accumulator = true, .sums = Matmul::sums}};
   Matmul product{};
@@ -228,7 +228,7 @@ struct AttentionProbabilities {
 /// The probabilities times the values: [n, heads, l, ev].
 struct AttentionValues {
   static constexpr OpInfo info{"attention_values",
-                               CastClass::as_is,
+                               CastClass::widest_input,
                                inside_attention,
                                {.accumulator = true, .sums = Matmul::sums}};
   Matmul product{};
