@@ -295,7 +295,13 @@ struct Fast {
 
 void CpuBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
   if (!cpu::is_f32_or_short(x)) return ReferenceBackend::rope(x, options, inverse, y);
-  reference::rope(Fast{}, x, options, inverse, y);
+  const int64_t e = x.size(3);
+  reference::each_turned_row<float>(
+      x, options, inverse, y, [&](int64_t from, int64_t to, const float* turn, float* rows) {
+        cpu::Output row(y, to, 1, e, rows + e);
+        reference::turn_row(options, turn, e, cpu::floats(x, from, 1, e, rows), row.data());
+        row.finish();
+      });
 }
 
 void CpuBackend::lstm_cell(const LstmCellCall& call) {

@@ -483,18 +483,23 @@ void CpuBackend::add_rms_norm(const AddNormCall& call) {
   const simd::Kernels& k = simd_kernels();
   const FormulaCall add = call_of<BinaryFormulas>(formula::Add{});
   const int64_t n = call.y.shape()[1], rows = call.y.shape()[0];
+  const bool wide = call.sum.dtype() == f32;
   const cpu::WholeInput w(call.weight);
   cpu::parallel_pieces(rows, cpu::group_of(rows, n), [&](int64_t first, int64_t last) {
-    cpu::Workspace<float> scratch(3 * n);
-    float* const buffer = scratch.data();
+    alignas(64) float left[cpu::block_length], right[cpu::block_length];
+    cpu::Workspace<float> row_of_sum(wide ? 0 : n);
     for (int64_t row = first; row < last; ++row) {
-      cpu::Output added(call.sum, row * n, 1, n, buffer + 2 * n);
-      k.binary(add, cpu::floats(call.a, row * n, 1, n, buffer),
-               cpu::floats(call.b, row * n, 1, n, buffer + n), added.data(), n);
-      added.finish();
-      const float* in = cpu::floats(call.sum, row * n, 1, n, buffer);  // as it was rounded
+      float* const in = wide ? call.sum.data<float>() + row * n : row_of_sum.data();
+      for (int64_t j = 0; j < n; j += cpu::block_length) {
+        const int64_t at = row * n + j, count = std::min(cpu::block_length, n - j);
+        k.binary(add, cpu::floats(call.a, at, 1, count, left),
+                 cpu::floats(call.b, at, 1, count, right), in + j, count);
+        if (wide) continue;
+        cpu::narrow(in + j, count, call.sum, at);  // the norm is that of the rounded sum
+        cpu::widen(call.sum, at, count, in + j);
+      }
       const auto scale = float(1 / std::sqrt(mean_square(in, n) + call.eps));
-      cpu::Output output(call.y, row * n, 1, n, buffer + n);
+      cpu::Output output(call.y, row * n, 1, n, in);
       k.normalize(in, 0, scale, w.data(), nullptr, output.data(), n);
       output.finish();
       call.rstd.data<float>()[row] = scale;

@@ -299,7 +299,13 @@ struct Exact {
 }  // namespace
 
 void ReferenceBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
-  reference::rope(Exact{}, x, options, inverse, y);
+  const int64_t e = x.size(3);
+  each_turned_row<double>(x, options, inverse, y,
+                          [&](int64_t from, int64_t to, const double* turn, double* row) {
+                            load(x, from, e, row);
+                            turn_row(options, turn, e, row, row);
+                            store(row, e, y, to);
+                          });
 }
 
 void ReferenceBackend::lstm_cell(const LstmCellCall& call) {

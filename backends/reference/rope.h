@@ -1,5 +1,5 @@
-// Rotary positions: the angles of all rows, then the rows, in parallel. The loops are written once:
-// `Io` gives the type they compute in, and loads and stores rows.
+// Rotary positions: the angles of all rows, then the rows, in parallel. T: the type that a backend
+// computes in.
 #pragma once
 
 #include <algorithm>
@@ -24,39 +24,37 @@ void fill_turns(const RopeOptions& options, bool inverse, int64_t l, int64_t pai
   });
 }
 
-/// Turns a row of pairs in place; elements of a pair are `apart`, pairs `step` from each other.
+/// Turns a row of e / 2 pairs; `to` may be `from`.
 template <class T>
-void turn_row(const T* turn, int64_t pairs, int64_t apart, int64_t step, T* row) {
+void turn_row(const RopeOptions& options, const T* turn, int64_t e, const T* from, T* to) {
+  const int64_t pairs = e / 2, apart = options.interleaved ? 1 : pairs,
+                step = options.interleaved ? 2 : 1;
   for (int64_t i = 0; i < pairs; ++i) {
-    T &a = row[i * step], &b = row[i * step + apart];
-    const T cosine = turn[i], sine = turn[pairs + i], turned = a * cosine - b * sine;
-    b = b * cosine + a * sine;
-    a = turned;
+    const T a = from[i * step], b = from[i * step + apart], cosine = turn[i],
+            sine = turn[pairs + i];
+    to[i * step] = a * cosine - b * sine;
+    to[i * step + apart] = b * cosine + a * sine;
   }
 }
 
-template <class Io>
-void rope(const Io& io, const Tensor& x, const RopeOptions& options, bool inverse,
-          const Tensor& y) {
-  using T = typename Io::Number;
-  const int64_t heads = x.size(1), l = x.size(2), e = x.size(3), pairs = e / 2;
+/// Calls body(offset in x, offset in y, turn, buffer) for all rows, in parallel; the buffer has
+/// room for two rows.
+template <class T, class Body>
+void each_turned_row(const Tensor& x, const RopeOptions& options, bool inverse, const Tensor& y,
+                     const Body& body) {
+  const int64_t heads = x.size(1), l = x.size(2), e = x.size(3);
   if (x.numel() == 0) return;
   Workspace<T> turns(l * e);
-  fill_turns(options, inverse, l, pairs, turns.data());
+  fill_turns(options, inverse, l, e / 2, turns.data());
   const auto place = [&](const Tensor& t, int64_t i) {
     const Strides& s = t.strides();
     return i / l / heads * s[0] + i / l % heads * s[1] + i % l * s[2];
   };
   parallel_pieces(x.numel() / e, std::max<int64_t>(1, grain_length / e),
                   [&](int64_t begin, int64_t end) {
-                    Workspace<T> row(e);
-                    for (int64_t i = begin; i < end; ++i) {
-                      io.load(x, place(x, i), e, row.data());
-                      const T* const turn = turns.data() + i % l * e;
-                      if (options.interleaved) turn_row(turn, pairs, 1, 2, row.data());
-                      else turn_row(turn, pairs, pairs, 1, row.data());
-                      io.store(row.data(), e, y, place(y, i));
-                    }
+                    Workspace<T> buffer(2 * e);
+                    for (int64_t i = begin; i < end; ++i)
+                      body(place(x, i), place(y, i), turns.data() + i % l * e, buffer.data());
                   });
 }
 

@@ -132,7 +132,8 @@ struct Growing {
       if (std::ranges::any_of(own, [](float x) { return std::isnan(x); }))
         fail<UsageError>("generate", "a logit of text ", i, " is NaN after ", read,
                          " tokens. Look for infinite weights, or use a wider dtype.");
-      // A text that has ended goes on with a token that is not returned: the others still need rows.
+      // A text that has ended goes on with a token that is not returned: the others still need
+      // rows.
       const int64_t token = done[i]
                                 ? texts[i].back()
                                 : choose(own, texts[i], uniform(options.seed + i, int64_t(read)));

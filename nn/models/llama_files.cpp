@@ -189,7 +189,8 @@ NamedTensors tensors_of(const Llama& model, const LlamaType& type) {
       };
       const int64_t half = x.size(1) / 2;
       if (name.ends_with("down_proj")) named[file(2)] = expert;
-      else named[file(0)] = rows_from(expert, 0, half), named[file(1)] = rows_from(expert, half, half);
+      else
+        named[file(0)] = rows_from(expert, 0, half), named[file(1)] = rows_from(expert, half, half);
     }
   }
   return named;
