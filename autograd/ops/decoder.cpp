@@ -126,7 +126,6 @@ Tensor router_scores(const Tensor& x, const Tensor& weight) {
   if (x.rank() < 1 || weight.rank() != 2 || x.size(-1) != weight.size(1))
     fail<ShapeError>(op, "x is ", described(x), ", weight is ", described(weight),
                      "; they must be [.., features] and [experts, features].");
-  check::same_dtype(op, x, weight);
   return apply(RouterScores{}, x, weight, Tensor{});
 }
 

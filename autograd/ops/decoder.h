@@ -118,6 +118,7 @@ struct RouterScores {
   std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    check::same_dtype(info.name, x, weight);
     map.needs = needs, map.accumulate = accumulate;
     return map.forward(x, weight, bias);
   }
