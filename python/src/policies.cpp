@@ -362,7 +362,8 @@ void add_policies(nb::module_& module) {
       .def("backward", &Call::backward);
   nb::class_<Segment>(module, "Segment");
   nb::class_<Emulation>(module, "Emulation")
-      .def(nb::init<const Policy&, const std::vector<std::string>&, const std::vector<Name>&>())
+      .def(nb::init<const Policy&, const std::vector<std::pair<std::string, std::string>>&,
+                    const std::vector<Name>&>())
       .def("follow", &Emulation::follow)
       .def("forward", &Emulation::forward)
       .def("segment", &Emulation::segment)
