@@ -1,4 +1,5 @@
 // Generated texts: the choice of tokens, several texts at once, contexts, caches, errors.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -42,36 +43,20 @@ void check_shares(const GenerateOptions& options, const std::array<double, 4>& e
   }
 }
 
-Llama small_llama(int64_t window = 0) {
-  manual_seed(3);
-  Llama model({.vocabulary = 50,
-               .context = 16,
-               .layers = 2,
-               .width = 24,
-               .heads = 4,
-               .key_heads = 2,
-               .hidden = 40,
-               .window = window,
-               .unlimited_layers = 1});
-  for (const Tensor& p : model.parameters())
-    if (p.rank() == 2) nn::init::normal(p, 0, 0.3);
-  return model;
-}
-Llama small_mixture() {
-  manual_seed(5);
-  Llama model({.vocabulary = 50,
-               .context = 16,
-               .layers = 2,
-               .width = 24,
-               .heads = 4,
-               .key_heads = 2,
-               .hidden = 16,
-               .qk_norm = true,
-               .experts = 5});
+/// A model of two layers with weights that matter.
+Llama small_model(uint64_t seed, nn::models::LlamaOptions options) {
+  manual_seed(seed);
+  options.vocabulary = 50, options.context = 16, options.layers = 2;
+  options.width = 24, options.heads = 4, options.key_heads = 2;
+  Llama model(options);
   for (const Tensor& p : model.parameters())
     if (p.rank() > 1) nn::init::normal(p, 0, 0.3);
   return model;
 }
+Llama small_llama(int64_t window = 0) {
+  return small_model(3, {.hidden = 40, .window = window, .unlimited_layers = 1});
+}
+Llama small_mixture() { return small_model(5, {.hidden = 16, .qk_norm = true, .experts = 5}); }
 
 /// The largest difference of logits when a text [2, 12] is read in pieces, over the largest logit.
 double error_of_pieces(const Llama& model, const std::vector<int64_t>& pieces) {

@@ -742,6 +742,27 @@ TEST_CASE("U-Net: shapes, names, and sizes that do not halve") {
   CHECK_THROWS_WITH_AS(UNet({.depth = 0}), "[UNet] depth is 0. Use 1 or more.", UsageError);
 }
 
+TEST_CASE("the vision transformer: shapes, and sizes that do not fit") {
+  const Vit model({.classes = 3, .image = 8, .patch = 4, .layers = 1, .heads = 2, .width = 4});
+  CHECK(model(rand({2, 3, 8, 8})).shape() == Shape{2, 3});
+  CHECK_THROWS_WITH_AS(model(rand({2, 3, 12, 8})),
+                       "[Vit] the images are [2, 3, 12, 8], not [n, 3, 8, 8]. Resize them "
+                       "(data/transforms.h), or make the model for them.",
+                       ShapeError);
+  CHECK_THROWS_AS(model(rand({2, 1, 8, 8})), ShapeError);
+  CHECK_THROWS_AS(Vit({.image = 10, .patch = 4}), Error);
+  CHECK_THROWS_WITH_AS(Vit({.image = 8, .patch = 4, .layers = 0}),
+                       "[Vit] layers is 0. Use 1 or more.", UsageError);
+}
+
+TEST_CASE("a router scores in f32, and has one expert at least") {
+  const nn::Router router(4, 3);
+  const Tensor x = rand({2, 4});
+  CHECK(router(cast(x, bf16)).dtype() == f32);
+  CHECK(router(x).shape() == Shape{2, 3});
+  CHECK_THROWS_WITH_AS(nn::Router(4, 0), "[Router] experts is 0. Use 1 or more.", UsageError);
+}
+
 TEST_CASE("the LSTM classifier reads tokens") {
   const LstmClassifier model(
       50, {.classes = 3, .width = 8, .hidden = 6, .layers = 2, .bidirectional = true});
