@@ -464,8 +464,11 @@ void describe(Record& r, Order& order) {
 }
 
 Job read_job(const std::filesystem::path& file, int& threads) {
-  const Json json = parsed_json("run", files::read_text("run", file, std::size_t(1) << 24));
-  Order order = Record::read(JsonValue("run", "", json), "a job", Order{});
+  const std::string where = "run " + file.string();
+  const Json json = parsed_json(where, files::read_text("run", file, std::size_t(1) << 24));
+  Order order = Record::read(JsonValue(where, "", json), "a job", Order{});
+  if (order.job.folder.empty() || !order.policy.is_object())
+    JsonValue(where, "", json).refuse("a job has a folder and a policy. Start the command again.");
   order.job.cell.policy = policy::read_text(order.policy.dump(), "of the job");
   threads = order.threads;
   return std::move(order.job);

@@ -279,6 +279,29 @@ TEST_CASE("a run does not write after the log of one that was killed") {
   CHECK(std::filesystem::exists(path / "summary.json"));
 }
 
+TEST_CASE("a process refuses a job that is damaged, and says where") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory / "job.json";
+  const auto refusal = [&](std::string_view text) {
+    write_file(file, text);
+    const std::string message = message_of<FormatError>([&] { lab::run_job(file, small()); });
+    CHECK(message.starts_with("[run " + file.string() + "]"));
+    return message;
+  };
+  const std::string setup = R"({"workload": "small", "steps": 5, "lr": 0.1, "optimizer": "sgd",
+    "schedule": "constant", "from": "", "probe": 0, "probe_from": 0})";
+  const auto job = [&](std::string_view seed, std::string_view threads) {
+    return R"({"name": "a", "policy": {}, "setup": )" + setup + R"(, "seed": )" +
+           std::string(seed) + R"(, "folder": "f", "threads": )" + std::string(threads) + "}";
+  };
+  refusal("");
+  refusal("[]");
+  CHECK(contains(refusal("{}"), "a job has a folder and a policy. Start the command again."));
+  CHECK(contains(refusal(job("-1", "1")), "/seed: a seed is a whole number. Write one."));
+  CHECK(contains(refusal(job("1", "0")), "/threads"));
+  CHECK(contains(refusal(job("1", "1").substr(0, 60)), "JSON"));
+}
+
 TEST_CASE("a run's telemetry begins at a step, and an earlier run must have begun there") {
   const TemporaryDirectory directory;
   const lab::Setup setup{.workload = "small", .steps = 6, .probe = 2, .probe_from = 1};

@@ -779,7 +779,7 @@ TEST_CASE("rules without rounded weights have no score") {
   CHECK(std::isnan(lab::check_hessian_scores({candidates[0], candidates[3]}).of_loss));
 }
 
-TEST_CASE("a rounding that the base has as well is no error of the rule") {
+TEST_CASE("a rule is not charged for a rounding that the base has as well") {
   const auto candidates =
       scored(apart, weight_rule("same", "a", "e8m7") + "," + weight_rule("coarser", "a", "e8m3"), 4,
              weight_rule("own", "**", "e8m7"));
