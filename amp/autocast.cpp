@@ -76,11 +76,12 @@ class RegionCaster final : public InputCaster {
   void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
     cast(op, inputs, false, {});
   }
-  bool opens(const OpInfo& op, std::span<Tensor> inputs) override {
+  std::optional<CastPlan> open(const OpInfo& op, std::span<Tensor> inputs) override {
     const policy::Treatment* const treated =
         region_.session ? region_.session->open(op, inputs, pass_) : nullptr;
-    if (treated) cast(op, inputs, false, treated->decision());
-    return treated != nullptr;
+    if (!treated) return {};
+    cast(op, inputs, false, treated->decision());
+    return CastPlan{.result = treated->result};
   }
 
   bool treats() const override { return region_.session != nullptr; }

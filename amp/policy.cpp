@@ -146,10 +146,10 @@ void require_operand(const Rule& rule, Role role, const JsonValue& value) {
 
 /// Checks that an entry for the inside of attention is in a rule that can match attention.
 void require_attention(const Rule& rule, Role role, const JsonValue& value) {
-  constexpr std::string_view attention = "scaled_dot_product_attention";
   const std::vector<std::string>& ops = rule.match.ops;
-  if (!is_inner(role) || ops.empty() || std::ranges::find(ops, attention) != ops.end()) return;
-  value.refuse("\"", name(role), "\" is inside of ", attention, ". Name this operation in \"op\".");
+  if (!is_inner(role) || ops.empty() || std::ranges::find(ops, attention_op) != ops.end()) return;
+  value.refuse("\"", name(role), "\" is inside of ", attention_op,
+               ". Name this operation in \"op\".");
 }
 
 /// Refuses "input.2" and the like with the numbers that operands have in rules.

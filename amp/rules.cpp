@@ -338,7 +338,7 @@ bool Treatment::quantizes() const {
 }
 
 namespace {
-constexpr OpInfo attention{"scaled_dot_product_attention", CastClass::low_precision};
+constexpr OpInfo attention{attention_op, CastClass::low_precision};
 constexpr std::string_view scores_op = "attention_scores",
                            probabilities_op = "attention_probabilities",
                            values_op = "attention_values";

@@ -40,7 +40,7 @@ using halftone::name, halftone::named;
 using ListSizes = std::map<std::string, int64_t, std::less<>>;
 ListSizes list_sizes_of(const std::vector<std::string>& paths);
 
-/// What the patterns mean in one model.
+/// The lists and the parts of one model, which patterns name.
 struct ModelParts {
   ListSizes lists{};
   // Paths, in the model's order.
@@ -111,8 +111,8 @@ enum class Role : uint8_t {
   input_1,
   input_0_backward,
   input_1_backward,
-  // The inside of scaled_dot_product_attention: rules mean by them tensors of the operations that
-  // it is then made of (inner_roles).
+  // Tensors inside of attention. A rule that names one means a tensor of the operations that
+  // attention is then made of (inner_roles()).
   query,
   key,
   value,
@@ -124,6 +124,8 @@ enum class Role : uint8_t {
 inline constexpr int role_count = 10;       // of tensors
 inline constexpr int rule_role_count = 21;  // in rules
 constexpr bool is_inner(Role role) { return role >= Role::query; }
+/// The operation with an inside.
+inline constexpr std::string_view attention_op = "scaled_dot_product_attention";
 /// An entry of a rule for attention, and the role of an operation inside of it.
 struct InnerRole {
   Role said;

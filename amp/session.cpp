@@ -169,6 +169,7 @@ void Session::require_possible(const Entry& entry) const {
 void Session::require_operands(const Entry& entry) const {
   const std::vector<Rule>& rules = matcher_.book().rules;
   const std::size_t inputs = entry.resolved.roles.size();
+  if (opens(entry)) require_inner_roles(entry);
   for (std::size_t i = 0; i < rules.size(); ++i)
     for (const auto& [role, said] : rules[i].roles)
       if (operand_of(role).value_or(0) >= std::max<std::size_t>(inputs, 1) &&
@@ -177,6 +178,25 @@ void Session::require_operands(const Entry& entry) const {
                          entry.op->name, " has one input, so \"", policy::name(role),
                          "\" is not possible here. Name the operations in \"match\", or except "
                          "this place.");
+}
+
+bool Session::opens(const Entry& entry) const {
+  return matcher_.opens_attention() && entry.op->name == attention_op &&
+         matcher_.opens_attention(entry.resolved.site.path);
+}
+
+/// Checks that the rules of attention, where one is for its inside, name nothing of the whole that
+/// its parts lack.
+void Session::require_inner_roles(const Entry& entry) const {
+  const std::vector<Rule>& rules = matcher_.book().rules;
+  for (std::size_t i = 0; i < rules.size(); ++i)
+    for (const auto& [role, said] : rules[i].roles)
+      if (std::ranges::find(inner_roles(), role, &InnerRole::said) == inner_roles().end() &&
+          matcher_.matches(i, entry.resolved.site, *entry.op))
+        fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name, "\") at ", entry.name, ": \"",
+                         policy::name(role),
+                         "\" is not possible where a rule is for the inside of attention. Name "
+                         "\"query\", \"key\" or \"value\", or except this place.");
 }
 
 /// Checks that the device has TF32: a model may move from a GPU to a CPU between two passes.
@@ -235,6 +255,10 @@ const Treatment* Session::treat(const OpInfo& op, std::span<const Tensor> inputs
   if (rests(pass) || (!lists_sites_ && watched_.empty())) return nullptr;
   current_ = &entry_for(op, inputs);
   const Treatment& treatment = *current_->resolved.treatment;
+  if (opens(*current_))
+    fail<UnsupportedError>(where_, current_->name,
+                           ": a rule is for the inside of attention, which is computed as a whole "
+                           "here. Except this place from the rule.");
   if (treatment.compute == Compute::tf32) require_tf32(*current_, inputs);
   if (treatment.compute == Compute::refuse)
     fail<UsageError>(where_, current_->name, ": a rule refuses ", op.name,
@@ -301,7 +325,7 @@ bool has_tensor(const ResolvedSite& site, Role role) {
     return false;
   };
   if (const auto operand = operand_of(role)) return is(*operand, Role::input);
-  if (is_inner(role)) return site.site.op == "scaled_dot_product_attention";
+  if (is_inner(role)) return site.site.op == attention_op;
   switch (role) {
     case Role::input:
     case Role::input_backward:

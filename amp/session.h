@@ -250,6 +250,9 @@ class Session final {
   }
   bool is_met_here(std::size_t rule, std::optional<Role> role) const;
   void require_operands(const Entry& entry) const;
+  /// Returns whether it is attention with a rule for its inside.
+  bool opens(const Entry& entry) const;
+  void require_inner_roles(const Entry& entry) const;
   [[noreturn]] void fail_unmatched(std::size_t rule) const;
   std::vector<const Quantizer*> grids_from_history() const;
   void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,

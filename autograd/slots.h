@@ -85,9 +85,12 @@ class InputCaster {
   /// Returns whether it may round tensors to grids: then operations get their inputs in the dtype
   /// that they compute in.
   virtual bool treats() const { return false; }
-  /// Returns whether it treats tensors inside of this operation. Then it has cast the inputs, and
-  /// the operation must run as the ones that it is made of, each under this caster.
-  virtual bool opens(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/) { return false; }
+  /// Returns a plan if it treats tensors inside of this operation. Then it has cast the inputs, and
+  /// the operation must run as those that it is made of, each under this caster. Of the plan only
+  /// the result's dtype counts.
+  virtual std::optional<CastPlan> open(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/) {
+    return {};
+  }
   /// Casts only, for a function that computes this operation out of other ones.
   virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };

@@ -199,10 +199,23 @@ std::array<Tensor, 2> AttentionProbabilities::backward(const Tensor& dy) const {
 }
 
 namespace {
-/// Returns softmax(scale q k^T + mask) v by operations that the caster treats one by one. Takes the
-/// inputs as they were cast, with as many heads in each.
+/// Returns the plan of a caster that treats the inside of attention, and casts the inputs; nullopt
+/// without one.
+std::optional<CastPlan> opened(std::span<Tensor> inputs, const Tensor& mask) {
+  InputCaster* const caster = active_caster();
+  std::optional<CastPlan> plan;
+  if (caster) plan = caster->open(Attention::info, inputs);
+  if (plan && mask.defined() && mask.requires_grad() && grad_enabled())
+    fail<UnsupportedError>(op,
+                           "a rule is for the inside of attention, and the mask wants a gradient. "
+                           "Except this place from the rule, or detach the mask.");
+  return plan;
+}
+
+/// Returns softmax(scale q k^T + mask) v by operations that the caster treats one by one. inputs:
+/// as they were cast, of rank 4.
 Tensor by_treated_steps(const std::array<Tensor, 3>& inputs, const Tensor& mask,
-                        const AttentionSettings& settings) {
+                        const AttentionSettings& settings, const CastPlan& plan) {
   const std::shared_ptr<InputCaster> caster = shared_active_caster();
   const auto treated = [&](auto operation, const auto&... x) {
     const CasterScope scope(caster);
@@ -210,14 +223,15 @@ Tensor by_treated_steps(const std::array<Tensor, 3>& inputs, const Tensor& mask,
   };
   const CasterScope untreated(nullptr);
   const DType dtype = inputs[0].dtype(), wide = dtype == f64 ? f64 : f32;
-  const Tensor q = cast(inputs[0], wide), k = cast(inputs[1], wide), v = cast(inputs[2], wide);
+  const Tensor q = cast(inputs[0], wide), k = repeated(cast(inputs[1], wide), q.size(1)),
+               v = repeated(cast(inputs[2], wide), q.size(1));
   Tensor seen = mask.defined() && mask.dtype() != boolean ? cast(mask, wide) : mask;
   if (settings.causal)
     seen = unsqueeze(arange(q.size(-2), i64, q.device()), 1) >= arange(k.size(-2), i64, q.device());
   const Tensor products = treated(AttentionScores{}, q, transpose(k, -2, -1));
   Tensor weights = treated(AttentionProbabilities{}, products * settings.scale, seen);
   weights = dropout(weights, settings.dropout);
-  return cast(treated(AttentionValues{}, weights, v), dtype);
+  return cast(treated(AttentionValues{}, weights, v), plan.result.value_or(dtype));
 }
 }  // namespace
 
@@ -237,16 +251,13 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   weights[r - 1] = k.shape()[r - 2];
   const Tensor mask = mask_for(options.mask, weights);
   const AttentionSettings settings = settings_of(options, q.shape()[r - 1], numel_of(weights));
-  if (mask.defined() && mask.requires_grad() && grad_enabled())
+  std::array inputs{as_rank_4(q), as_rank_4(k), as_rank_4(v)};
+  Tensor y;
+  if (const auto plan = opened(inputs, mask)) {
+    y = by_treated_steps(inputs, mask, settings, *plan);
+  } else if (mask.defined() && mask.requires_grad() && grad_enabled()) {
     return by_steps(q, r > 2 ? repeated(k, q.shape()[r - 3]) : k,
                     r > 2 ? repeated(v, q.shape()[r - 3]) : v, options, settings.scale);
-  std::array inputs{as_rank_4(q), as_rank_4(k), as_rank_4(v)};
-  InputCaster* const caster = active_caster();
-  Tensor y;
-  if (caster && caster->opens(Attention::info, inputs)) {
-    const int64_t heads = inputs[0].size(1);
-    y = by_treated_steps({inputs[0], repeated(inputs[1], heads), repeated(inputs[2], heads)}, mask,
-                         settings);
   } else {
     y = apply(Attention{.settings = settings}, inputs[0], inputs[1], inputs[2], mask);
   }
@@ -270,15 +281,14 @@ Tensor self_attention(const Tensor& qkv, int64_t heads, const AttentionOptions& 
                            "a mask of packed attention gets no gradient. Give "
                            "scaled_dot_product_attention queries, keys and values.");
   std::array inputs{qkv};
-  if (InputCaster* const caster = active_caster();
-      caster && caster->opens(Attention::info, inputs)) {
+  if (const auto plan = opened(inputs, mask)) {
     const auto heads_first = [&](int part) {
       const CasterScope untreated(nullptr);
       const Tensor x = slice(inputs[0], 2, part * width, (part + 1) * width);
       return transpose(reshape(x, {weights[0], l, heads, width / heads}), 1, 2);
     };
     const Tensor y =
-        by_treated_steps({heads_first(0), heads_first(1), heads_first(2)}, mask, settings);
+        by_treated_steps({heads_first(0), heads_first(1), heads_first(2)}, mask, settings, *plan);
     const CasterScope untreated(nullptr);
     return reshape(transpose(y, 1, 2), {weights[0], l, width});
   }

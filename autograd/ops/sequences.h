@@ -186,18 +186,20 @@ struct PackedAttention {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-// What attention is made of where a caster opens it (InputCaster::opens), in f32 or f64: two
-// products and a softmax that store the weights.
+// Attention in three operations, in f32 or f64, that store its weights: a caster that treats
+// tensors inside of attention asks for them (InputCaster::open).
 
-constexpr std::string_view inside_attention = "its inputs are cast as attention's";
 namespace detail {
 /// Throws unless a [.., m, k] and b [.., k, n] have rank 4, one floating dtype and the same heads.
 void check_inner_product(std::string_view op, const Tensor& a, const Tensor& b);
 }  // namespace detail
 
-/// q k^T: [n, heads, l, s].
-struct AttentionScores {
-  static constexpr OpInfo info{"attention_scores",
+constexpr std::string_view inside_attention = "its inputs are cast as attention's";
+
+/// One of the two products: q k^T, [n, heads, l, s], or the probabilities times the values, [n,
+/// heads, l, ev].
+template <bool of_values> struct AttentionProduct {
+  static constexpr OpInfo info{of_values ? "attention_values" : "attention_scores",
                                CastClass::widest_input,
                                inside_attention,
                                {.accumulator = true, .sums = Matmul::sums}};
@@ -205,10 +207,10 @@ struct AttentionScores {
   Needs<2> needs{};
   std::optional<Accumulator> accumulate{};
 
-  Tensor forward(const Tensor& q, const Tensor& k) {
-    detail::check_inner_product(info.name, q, k);
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    detail::check_inner_product(info.name, a, b);
     product.needs = needs, product.accumulate = accumulate;
-    return product.forward(q, k);
+    return product.forward(a, b);
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const { return product.backward(dy); }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
@@ -224,26 +226,6 @@ struct AttentionProbabilities {
   Tensor forward(const Tensor& scores, const Tensor& mask);
   std::array<Tensor, 2> backward(const Tensor& dy) const;
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
-};
-/// The probabilities times the values: [n, heads, l, ev].
-struct AttentionValues {
-  static constexpr OpInfo info{"attention_values",
-                               CastClass::widest_input,
-                               inside_attention,
-                               {.accumulator = true, .sums = Matmul::sums}};
-  Matmul product{};
-  Needs<2> needs{};
-  std::optional<Accumulator> accumulate{};
-
-  Tensor forward(const Tensor& p, const Tensor& v) {
-    detail::check_inner_product(info.name, p, v);
-    product.needs = needs, product.accumulate = accumulate;
-    return product.forward(p, v);
-  }
-  std::array<Tensor, 2> backward(const Tensor& dy) const { return product.backward(dy); }
-  std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const {
-    return product.recorded_backward(dy, history);
-  }
 };
 
 /// As torch.nn.functional.scaled_dot_product_attention, in memory linear in l and s. Ranks 2 to 4;

@@ -119,6 +119,41 @@ def test_stochastic_passes_differ_and_repeat(torch):
     assert not torch.equal(a, b) and torch.equal(a, second(x)) and torch.equal(b, second(x))
 
 
+def test_parts_of_a_model(torch):
+    """<embedding>, <block> and <head> are the modules that the paths name."""
+    torch.manual_seed(0)
+    nn = torch.nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.steps = nn.Embedding(8, 16), nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(2))
+            self.norm, self.out = nn.LayerNorm(16), nn.Linear(16, 4)
+
+        def forward(self, x):
+            h = self.words(x)
+            for step in self.steps:
+                h = h + step(h)
+            return self.out(self.norm(h))
+
+    model, x = Net(), torch.arange(8)
+    under = lambda path, role: policy([{"match": {"path": path}, role: "e2m1"}]).apply(model, x)(x)
+    for part, path, role in (("<embedding>", "words", "weight"), ("<block>.**", "steps.**", "weight"), ("<head>", "out", "output")):
+        assert torch.equal(under(part, role), under(path, role))
+        assert not torch.equal(under(part, role), model(x))
+
+
+def test_inside_of_attention_is_refused(torch, root):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    x = torch.randn(1, 1, 4, 4)
+    rules = [{"match": {"op": "scaled_dot_product_attention"}, "key": "e4m3"}]
+    with pytest.raises(ht.UnsupportedError, match="a rule is for the inside of attention, which is computed as a whole here"):
+        policy(rules).apply(Net(), x)(x)
+
+
 def test_steps_and_history(torch):
     model, x = model_of(torch)
     rules = policy([{"match": {"op": "linear", "steps": [1, None]}, "weight": "e2m1"}])

@@ -398,7 +398,7 @@ TEST_CASE("files: averages are for weights") {
 }  // namespace
 }  // namespace halftone::test::weight_averages_test
 
-// The inside of attention: tensors that rules name, beside loops in double.
+// Tensors inside of attention that rules name, compared with loops in double.
 
 namespace halftone::test::attention_roles_test {
 namespace {
@@ -570,7 +570,7 @@ TEST_CASE("attention stays one operation unless a rule that reaches it names its
   check_by_hand(Run(rule(R"("key": "none", "input": "none")")), {});
 }
 
-TEST_CASE("a packed attention with a causal mask is opened, too, also under autocast") {
+TEST_CASE("rules reach the inside of packed attention with a causal mask, also under autocast") {
   struct Packed final : nn::Module {
     nn::Linear in{8, 24}, out{8, 3};
     Tensor operator()(const Tensor& x) const {
@@ -608,6 +608,45 @@ TEST_CASE("a packed attention with a causal mask is opened, too, also under auto
              parts_bf16 = trained("amp-bf16", rule(R"("key": "none")"));
   CHECK(near(parts_bf16.first, whole_bf16.first, 0.05));
   CHECK(near(parts_bf16.second, whole_bf16.second, 0.1));
+}
+
+TEST_CASE("the result has the dtype that the rule says") {
+  Outer model;
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(policy::read_text(policy_with(rule(R"("key": "e4m3", "result": "bf16")"))),
+                         model, sgd);
+  const Tensor x = numbers({1, heads, length, width}, 1);
+  training.forward([&] {
+    const Tensor y = model.attn(x, x, x);
+    CHECK(y.dtype() == bf16);
+    return y;
+  });
+}
+
+TEST_CASE("what the inside of attention cannot do is refused") {
+  CHECK(message_of<UsageError>(
+            [] { const Run run(rule(R"("key": "e4m3", "input.1": "e4m3", "name": "r")")); }) ==
+        "[policy t] rule 0 (\"r\") at attn/scaled_dot_product_attention.0: \"input.1\" is not "
+        "possible where a rule is for the inside of attention. Name \"query\", \"key\" or "
+        "\"value\", or except this place.");
+  Outer model;
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(policy::read_text(policy_with(rule(R"("key": "e4m3")"))), model, sgd);
+  const Tensor x = numbers({1, 1, 3, 4}, 1);
+  Tensor mask = zeros({3, 3});
+  mask.set_requires_grad();
+  CHECK(contains(message_of<UnsupportedError>([&] {
+                   training.forward(
+                       [&] { return scaled_dot_product_attention(x, x, x, {.mask = mask}); });
+                 }),
+                 "[scaled_dot_product_attention] a rule is for the inside of attention, and the "
+                 "mask wants a gradient."));
+  CHECK(contains(message_of<UnsupportedError>([&] {
+                   training.forward([&] {
+                     return apply(Attention{.settings = {.scale = 1}}, x, x, x, Tensor{});
+                   });
+                 }),
+                 ": a rule is for the inside of attention, which is computed as a whole here."));
 }
 
 TEST_CASE("roles of the inside are attention's") {
