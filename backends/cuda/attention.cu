@@ -14,26 +14,28 @@ namespace cuda::attention {
 namespace {
 
 /// The running softmax of the rows of a patch.
-template <class C> struct RunningSoftmax {
-  C maximum[square], total[square];
+template <class C, int groups> struct RunningSoftmax {
+  static constexpr int rows = groups * four;
+  C maximum[rows], total[rows];
 
   __device__ RunningSoftmax() {
 #pragma unroll
-    for (int i = 0; i < square; ++i) maximum[i] = Rule<C>::minus_infinity, total[i] = 0;
+    for (int i = 0; i < rows; ++i) maximum[i] = Rule<C>::minus_infinity, total[i] = 0;
   }
   /// Turns scores into weights relative to the new maximum; rescales earlier sums.
-  template <class Tile> __device__ void step(Patch<C, false>& patch, Sums<Tile>& results) {
+  template <int across>
+  __device__ void step(Patch<C, false, groups>& patch, Sums<C, across, groups>& results) {
 #pragma unroll
-    for (int i = 0; i < square; ++i) {
+    for (int i = 0; i < rows; ++i) {
       C largest = patch.of[i][0];
 #pragma unroll
-      for (int j = 1; j < square; ++j) largest = Max{}(largest, patch.of[i][j]);
+      for (int j = 1; j < patch.width; ++j) largest = Max{}(largest, patch.of[i][j]);
       largest = Max{}(maximum[i], over_row(largest, Max{}));
       const C origin = largest == Rule<C>::minus_infinity ? C(0) : largest;  // no key seen yet
       const C rescaled = math::exp(maximum[i] - origin);
       C sum = 0;
 #pragma unroll
-      for (int j = 0; j < square; ++j) {
+      for (int j = 0; j < patch.width; ++j) {
         patch.of[i][j] = math::exp(patch.of[i][j] - origin);
         sum += patch.of[i][j];
       }
@@ -55,41 +57,43 @@ template <class C> struct RunningSoftmax {
 };
 
 template <class T, int across>
-__global__ void __launch_bounds__(product_threads)
+__global__ void __launch_bounds__(threads_of<T>, blocks_of<T, across>)
     attention_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Sizes sizes,
                      Rule<compute_t<T>> rule, Heads<T> y, compute_t<T>* log_sum_exp,
                      int64_t statistics_apart, int64_t slices) {
   using C = compute_t<T>;
-  using Result = ResultTile<C, across>;
   __shared__ Products<T, across, is_short_float<T>> products;
   const int64_t blocks = sizes.query_blocks();
   for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
-    const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
-    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
+    // The last queries see the most keys under a causal mask: they begin first.
+    const int64_t i0 = (blocks - 1 - work % blocks) * tile_edge;
+    const int64_t head = work / blocks % sizes.batch_heads;
+    const int64_t c0 = work / blocks / sizes.batch_heads * (across * tile_edge);
     const HeadRows<T> queries(q, head, i0, sizes.l);
-    RunningSoftmax<C> softmax;
-    Sums<Result> results;
+    const int64_t first_mask = rule.mask_of(head);
+    RunningSoftmax<C, groups_of<T>> softmax;
+    Sums<C, across, groups_of<T>> results;
     const int64_t end = rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
       const int64_t stop = j0 + tile_edge < end ? j0 + tile_edge : end;
-      Patch<C, false> patch;
+      Patch<C, false, groups_of<T>> patch;
       products.add_scores(queries, HeadRows<T>(k, head, j0, sizes.s), sizes.e, patch);
-      rule.apply(patch, head, i0, j0, products.weights);
+      rule.apply(patch, first_mask, i0, j0, products.weights);
       softmax.step(patch, results);
-      const unsigned kept = rule.kept(patch, head, i0, j0);
+      const uint32_t kept = rule.kept(patch, head, i0, j0);
 #pragma unroll
-      for (int i = 0; i < square; ++i)
+      for (int i = 0; i < patch.height; ++i)
 #pragma unroll
-        for (int j = 0; j < square; ++j) patch.of[i][j] *= rule.factor_of(kept, i, j);
+        for (int j = 0; j < patch.width; ++j) patch.of[i][j] *= rule.factor_of(patch, kept, i, j);
       products.put(patch);
       products.add_weighted(HeadRows<T>(v, head, j0, stop), c0, sizes.ev, results);
     }
 #pragma unroll
-    for (int i = 0; i < square; ++i) {
+    for (int i = 0; i < results.height; ++i) {
 #pragma unroll
       for (int c = 0; c < results.width; ++c) results.of[i][c] *= softmax.inverse(i);
       const int64_t row = i0 + results.row(i);
-      if (c0 == 0 && threadIdx.x % 16 == 0 && row < sizes.l)
+      if (c0 == 0 && results.left() == 0 && row < sizes.l)
         softmax.store_statistics(i, head * sizes.l + row, statistics_apart, log_sum_exp);
     }
     products.store_rows(results, y, head, i0, sizes.l, c0, sizes.ev);
@@ -112,7 +116,7 @@ void CudaBackend::attention(const AttentionCall& call) {
     using C = compute_t<T>;
     const int64_t slices = slices_of(sizes.ev, across);
     launch(context_, attention_kernel<T, across>,
-           {blocks_for(sizes.batch_heads * sizes.query_blocks() * slices, 1), product_threads},
+           {blocks_for(sizes.batch_heads * sizes.query_blocks() * slices, 1), threads_of<T>},
            Heads<const T>(call.q), Heads<const T>(call.k, sizes.group),
            Heads<const T>(call.v, sizes.group), sizes,
            Rule<C>(context_, sizes, call.mask, call.settings), Heads<T>(call.y),
@@ -120,7 +124,7 @@ void CudaBackend::attention(const AttentionCall& call) {
   });
 }
 
-// The gradients of attention: cuDNN if it supports the  Otherwise weights are recomputed from
+// The gradients of attention: cuDNN if it supports the call. Otherwise weights are recomputed from
 // log_sum_exp, in one kernel per block of queries (dq) and one per block of keys (dk, dv), so that
 // one block owns each sum. With w the weights and d dropout's factors:
 //   g = d (dy v^T),  ds = scale w (g - delta),  delta = sum of w g over keys = sum of y dy
@@ -157,49 +161,43 @@ template <class T> struct Inputs {
   Rule<compute_t<T>> rule;
 };
 
-/// Statistics of the queries of a patch: log_sum_exp in two parts, as weight = exp(score - shift)
-/// share, and delta. Missing queries get weights of 0.
+/// Statistics of a query: log_sum_exp in two parts, as weight = exp(score - shift) share, and
+/// delta. A missing query gets weights of 0.
 template <class C> struct QueryStatistics {
-  C shift[square], share[square], delta[square];
-  template <class T, bool keys_down>
-  __device__ QueryStatistics(const Inputs<T>& in, const Patch<C, keys_down>& patch, int64_t head,
-                             int64_t i0) {
-#pragma unroll
-    for (int a = 0; a < square; ++a) {
-      const int64_t i = i0 + patch.query(a);
-      const bool inside = i < in.rule.l;
-      const int64_t row = head * in.rule.l + i;
-      shift[a] = inside ? in.log_sum_exp[row] : std::numeric_limits<C>::infinity();
-      share[a] = inside && in.statistics_apart > 0
-                     ? C(1) / in.log_sum_exp[in.statistics_apart + row]
-                     : C(1);
-      delta[a] = inside && in.delta ? in.delta[row] : C(0);
-    }
+  C shift, share, delta;
+  template <class T> __device__ QueryStatistics(const Inputs<T>& in, int64_t head, int64_t i) {
+    const bool inside = i < in.rule.l;
+    const int64_t row = head * in.rule.l + i;
+    shift = inside ? in.log_sum_exp[row] : std::numeric_limits<C>::infinity();
+    share =
+        inside && in.statistics_apart > 0 ? C(1) / in.log_sum_exp[in.statistics_apart + row] : C(1);
+    delta = inside && in.delta ? in.delta[row] : C(0);
   }
 };
 
 /// Turns scores into d w, and products dy v^T into ds.
-template <class T, class C, bool keys_down>
-__device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int64_t j0,
-                              Patch<C, keys_down>& scores, Patch<C, keys_down>& gradients) {
-  const QueryStatistics<C> statistics(in, scores, head, i0);
-  const unsigned kept = in.rule.kept(scores, head, i0, j0);
+template <class T, class P>
+__device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int64_t j0, P& scores,
+                              P& gradients) {
+  using C = compute_t<T>;
+  const uint32_t kept = in.rule.kept(scores, head, i0, j0);
 #pragma unroll
-  for (int a = 0; a < square; ++a)
+  for (int a = 0; a < scores.queries; ++a) {
+    const QueryStatistics<C> query(in, head, i0 + scores.query(a));
 #pragma unroll
-    for (int b = 0; b < square; ++b) {
-      const C weight = math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a];
-      const C factor = in.rule.factor_of(kept, a, b);
-      gradients.at(a, b) =
-          in.rule.scale * weight * (factor * gradients.at(a, b) - statistics.delta[a]);
+    for (int b = 0; b < scores.keys; ++b) {
+      const C weight = math::exp(scores.at(a, b) - query.shift) * query.share;
+      const C factor = in.rule.drops() ? in.rule.factor_of(scores, kept, a, b) : C(1);
+      gradients.at(a, b) = in.rule.scale * weight * (factor * gradients.at(a, b) - query.delta);
       scores.at(a, b) = factor * weight;
     }
+  }
 }
 
 /// Computes delta from weights and their gradients, a block of queries at a time; in.delta is null
 /// here.
 template <class T>
-__global__ void __launch_bounds__(product_threads)
+__global__ void __launch_bounds__(threads_of<T>)
     exact_delta_kernel(Inputs<T> in, Sizes sizes, compute_t<T>* delta) {
   using C = compute_t<T>;
   __shared__ Products<T, 1, false> products;
@@ -207,32 +205,36 @@ __global__ void __launch_bounds__(product_threads)
   for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks; work += gridDim.x) {
     const int64_t i0 = work % blocks * tile_edge, head = work / blocks;
     const HeadRows<T> queries(in.q, head, i0, sizes.l), incoming(in.dy, head, i0, sizes.l);
-    C sums[square] = {}, weights[square] = {};
+    const int64_t first_mask = in.rule.mask_of(head);
+    constexpr int count = Patch<C, false, groups_of<T>>::queries;
+    C sums[count] = {}, weights[count] = {};
     const int64_t end = in.rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
-      Patch<C, false> scores, gradients;
+      Patch<C, false, groups_of<T>> scores, gradients;
       products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
       products.add_scores(incoming, HeadRows<T>(in.v, head, j0, sizes.s), sizes.ev, gradients);
-      in.rule.apply(scores, head, i0, j0, products.weights);
-      const QueryStatistics<C> statistics(in, scores, head, i0);
-      const unsigned kept = in.rule.kept(scores, head, i0, j0);
+      in.rule.apply(scores, first_mask, i0, j0, products.weights);
+      const uint32_t kept = in.rule.kept(scores, head, i0, j0);
 #pragma unroll
-      for (int a = 0; a < square; ++a)
+      for (int a = 0; a < count; ++a) {
+        const QueryStatistics<C> query(in, head, i0 + scores.query(a));
 #pragma unroll
-        for (int b = 0; b < square; ++b) {
-          const C weight = math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a];
-          sums[a] += weight * in.rule.factor_of(kept, a, b) * gradients.at(a, b);
+        for (int b = 0; b < scores.keys; ++b) {
+          const C weight = math::exp(scores.at(a, b) - query.shift) * query.share;
+          sums[a] += weight * in.rule.factor_of(scores, kept, a, b) * gradients.at(a, b);
           weights[a] += weight;
         }
+      }
     }
 #pragma unroll
-    for (int a = 0; a < square; ++a) {
+    for (int a = 0; a < count; ++a) {
       // Divides by the sum of the weights, which rounding moves slightly from 1: with one key, ds
       // is 0.
       const C all = over_row(weights[a], Sum{}), total = over_row(sums[a], Sum{});
       const C sum = all == C(0) ? C(0) : total / all;
-      const int64_t i = i0 + Patch<C, false>::query(a);
-      if (threadIdx.x % 16 == 0 && i < sizes.l) delta[head * sizes.l + i] = sum;
+      const int64_t i = i0 + Patch<C, false, groups_of<T>>::query(a);
+      if (Patch<C, false, groups_of<T>>::left() == 0 && i < sizes.l)
+        delta[head * sizes.l + i] = sum;
     }
   }
 }
@@ -244,23 +246,25 @@ template <class T> bool exact_delta(const Sizes& sizes) {
 }
 
 template <class T, int across>
-__global__ void __launch_bounds__(product_threads)
+__global__ void __launch_bounds__(threads_of<T>, blocks_of<T, across>)
     query_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dq, int64_t slices) {
   using C = compute_t<T>;
-  using Result = ResultTile<C, across>;
   __shared__ Products<T, across, short_gradients<T>> products;
   const int64_t blocks = sizes.query_blocks();
   for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
-    const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
-    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
+    // The last queries see the most keys under a causal mask: they begin first.
+    const int64_t i0 = (blocks - 1 - work % blocks) * tile_edge;
+    const int64_t head = work / blocks % sizes.batch_heads;
+    const int64_t c0 = work / blocks / sizes.batch_heads * (across * tile_edge);
     const HeadRows<T> queries(in.q, head, i0, sizes.l), incoming(in.dy, head, i0, sizes.l);
-    Sums<Result> results;
+    const int64_t first_mask = in.rule.mask_of(head);
+    Sums<C, across, groups_of<T>> results;
     const int64_t end = in.rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
-      Patch<C, false> scores, gradients;
-      products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
+      Patch<C, false, groups_of<T>> scores, gradients;
       products.add_scores(incoming, HeadRows<T>(in.v, head, j0, sizes.s), sizes.ev, gradients);
-      in.rule.apply(scores, head, i0, j0, products.weights);
+      products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
+      in.rule.apply(scores, first_mask, i0, j0, products.weights);
       differentiate(in, head, i0, j0, scores, gradients);
       products.put(gradients);
       const int64_t stop = j0 + tile_edge < end ? j0 + tile_edge : end;
@@ -271,19 +275,16 @@ __global__ void __launch_bounds__(product_threads)
 }
 
 template <class T, int across>
-__global__ void __launch_bounds__(product_threads)
+__global__ void __launch_bounds__(threads_of<T>)
     key_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dk, Heads<T> dv, int64_t slices) {
   using C = compute_t<T>;
-  using Result = ResultTile<C, across>;
   __shared__ Products<T, across, short_gradients<T>> products;
   const int64_t blocks = sizes.key_blocks();
   const int64_t key_heads = sizes.batch_heads / sizes.group;
   for (int64_t work = blockIdx.x; work < key_heads * blocks * slices; work += gridDim.x) {
     const int64_t j0 = work % blocks * tile_edge, key_head = work / blocks % key_heads;
-    const int64_t c0 = work / blocks / key_heads * Result::columns;
-    const HeadRows<T> keys(in.k, key_head * sizes.group, j0, sizes.s),
-        values(in.v, key_head * sizes.group, j0, sizes.s);
-    Sums<Result> key_results, value_results;
+    const int64_t c0 = work / blocks / key_heads * (across * tile_edge);
+    Sums<C, across, groups_of<T>> key_results, value_results;
     const int64_t first = in.rule.causal ? j0 : 0;  // query i0 sees keys up to itself
     // Goes through all queries of all heads that share these keys, one head after the other.
     const int64_t turns = first < sizes.l ? (sizes.l - first + tile_edge - 1) / tile_edge : 0;
@@ -292,15 +293,15 @@ __global__ void __launch_bounds__(product_threads)
       const int64_t i0 = first + turn % turns * tile_edge;
       const int64_t end = i0 + tile_edge < sizes.l ? i0 + tile_edge : sizes.l;
       const HeadRows<T> queries(in.q, head, i0, end), incoming(in.dy, head, i0, end);
-      Patch<C, true> scores, gradients;
-      products.add_scores(keys, queries, sizes.e, scores);
-      products.add_scores(values, incoming, sizes.ev, gradients);
-      in.rule.apply(scores, head, i0, j0, products.weights);
+      Patch<C, true, groups_of<T>> scores, gradients;
+      products.add_scores(HeadRows<T>(in.v, head, j0, sizes.s), incoming, sizes.ev, gradients);
+      products.add_scores(HeadRows<T>(in.k, head, j0, sizes.s), queries, sizes.e, scores);
+      in.rule.apply(scores, in.rule.mask_of(head), i0, j0, products.weights);
       differentiate(in, head, i0, j0, scores, gradients);
-      products.put(scores);
-      products.add_weighted(incoming, c0, sizes.ev, value_results);
       products.put(gradients);
       products.add_weighted(queries, c0, sizes.e, key_results);
+      products.put(scores);
+      products.add_weighted(incoming, c0, sizes.ev, value_results);
     }
     products.store_rows(key_results, dk, key_head, j0, sizes.s, c0, sizes.e);
     products.store_rows(value_results, dv, key_head, j0, sizes.s, c0, sizes.ev);
@@ -320,11 +321,11 @@ void CudaBackend::attention_backward(const AttentionBackwardCall& call) {
     return count_call(Family::attention_backward, By::cudnn);
   count_call(Family::attention_backward, By::own_kernel);
   const Tensor delta = scratch(context_, {sizes.batch_heads, sizes.l}, call.log_sum_exp.dtype());
-  const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
-    return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), product_threads};
-  };
   visit_kernels(call.q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
     using C = compute_t<T>;
+    const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
+      return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), threads_of<T>};
+    };
     Inputs<T> in{Heads<const T>(call.q),
                  Heads<const T>(call.k, sizes.group),
                  Heads<const T>(call.v, sizes.group),
@@ -333,7 +334,6 @@ void CudaBackend::attention_backward(const AttentionBackwardCall& call) {
                  statistics_apart(call.log_sum_exp),
                  nullptr,
                  Rule<C>(context_, sizes, call.mask, call.settings)};
-    const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), across);
     if (sizes.l > 0) {
       const int64_t query_columns = slices_of(sizes.e, across);
       if (exact_delta<T>(sizes)) {
@@ -350,8 +350,11 @@ void CudaBackend::attention_backward(const AttentionBackwardCall& call) {
              blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(call.dq),
              query_columns);
     }
+    // The sums of dk and dv of 128 columns do not fit the registers of f32.
+    constexpr int key_across = groups_of<T> == 1 ? across : 1;
+    const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), key_across);
     if (sizes.s > 0)
-      launch(context_, key_gradient_kernel<T, across>, blocks(sizes.key_blocks(), columns), in,
+      launch(context_, key_gradient_kernel<T, key_across>, blocks(sizes.key_blocks(), columns), in,
              sizes, Heads<T>(call.dk), Heads<T>(call.dv), columns);
   });
 }
