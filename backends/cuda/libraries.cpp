@@ -1,13 +1,17 @@
 // Counters, and the list of declined calls.
 #include <halftone/backends/cuda/libraries.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <set>
+#include <sstream>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
 
 namespace halftone::cuda {
@@ -159,6 +163,66 @@ std::string cudnn_refusal(int made_for, int runtime) {
   return "cuDNN is left out: it was made for CUDA " + std::to_string(made_for / 1000) +
          ", and this build has " + version_text(runtime) + ". Install the one for CUDA " +
          std::to_string(runtime / 1000) + ", or point HALFTONE_CUDNN_ROOT at it";
+}
+
+namespace {
+constexpr std::string_view choices_op = "cuda";
+constexpr std::string_view separator = " : ";
+constexpr std::size_t most_choice_bytes = std::size_t(4) << 20;
+}  // namespace
+
+EngineChoices::EngineChoices(std::string machine, const std::filesystem::path& path)
+    : machine_(std::move(machine)), path_(path) {
+  std::ranges::replace(machine_, '\n', ' ');
+  std::ranges::replace(machine_, ' ', '_');
+  if (path_.empty()) return;
+  try {
+    if (path_.has_parent_path()) files::make_directories(choices_op, path_.parent_path());
+    files::open_to_append(choices_op, path_);
+    std::istringstream lines(files::read_text(choices_op, path_, most_choice_bytes));
+    for (std::string line; std::getline(lines, line);) {
+      const std::size_t colon = line.find(separator);
+      if (colon == std::string::npos || !line.starts_with(machine_ + ' ')) continue;
+      std::size_t choice = 0;
+      const char* const end = line.data() + line.size();
+      const auto read = std::from_chars(line.data() + colon + separator.size(), end, choice);
+      if (read.ptr == end && read.ec == std::errc())
+        choices_.emplace(line.substr(0, colon), choice);  // the first line of a call counts
+    }
+  } catch (const FormatError&) { path_.clear(); }
+}
+
+std::filesystem::path EngineChoices::usual_path() {
+  if (const char* const path = environment_variable("HALFTONE_CUDA_ENGINES"))
+    return std::string_view(path) == "first" ? "" : path;
+  std::filesystem::path directory;
+  if (const char* const caches = environment_variable("XDG_CACHE_HOME")) directory = caches;
+  else if (const char* const home = environment_variable("HOME"))
+    directory = std::filesystem::path(home) / ".cache";
+  return directory.is_absolute() ? directory / "halftone" / "cudnn_engines.txt" : "";
+}
+
+std::string EngineChoices::line_of(const std::vector<int64_t>& call) const {
+  std::string line = machine_;
+  for (const int64_t number : call) line.append(1, ' ').append(std::to_string(number));
+  return line;
+}
+
+std::optional<std::size_t> EngineChoices::of(const std::vector<int64_t>& call) const {
+  const auto found = choices_.find(line_of(call));
+  return found == choices_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void EngineChoices::keep(const std::vector<int64_t>& call, std::size_t choice) {
+  const std::string line = line_of(call);
+  choices_[line] = choice;
+  if (!kept()) return;
+  try {
+    const std::string text = (std::ostringstream() << line << separator << choice << '\n').str();
+    std::string_view left = text;
+    files::write_all(files::open_to_append(choices_op, path_), left);
+  } catch (const FormatError&) {  // this program keeps its choice
+  }
 }
 
 }  // namespace halftone::cuda

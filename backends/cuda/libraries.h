@@ -6,9 +6,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -188,6 +190,34 @@ template <class Key, class Plan> class PlanCache {
   Wait wait_;
   std::map<Key, Entry> entries_;  // references to entries stay valid
   uint64_t clock_ = 0;
+};
+
+// Which of several engines is fastest for a call, as measured once and kept in a file for later
+// programs: another choice has other bits, so a choice must not change from run to run.
+
+class EngineChoices {
+ public:
+  /// Reads the file. `machine` is what choices depend on besides the call: the GPU's name and the
+  /// library's version. Without a path, or if the file cannot be written, nothing is to be
+  /// measured.
+  EngineChoices(std::string machine, const std::filesystem::path& path);
+  /// Returns $HALFTONE_CUDA_ENGINES (a path), or halftone/cudnn_engines.txt in the user's directory
+  /// of caches; empty if the variable says `first`, or if there is no such directory.
+  static std::filesystem::path usual_path();
+
+  /// Returns whether choices are measured and kept.
+  bool kept() const { return !path_.empty(); }
+  /// Returns the choice for a call; nullopt if there is none.
+  std::optional<std::size_t> of(const std::vector<int64_t>& call) const;
+  /// Keeps a choice, and appends it to the file.
+  void keep(const std::vector<int64_t>& call, std::size_t choice);
+
+ private:
+  std::string line_of(const std::vector<int64_t>& call) const;
+
+  std::string machine_;
+  std::filesystem::path path_;
+  std::map<std::string, std::size_t> choices_;  // by the beginning of their lines
 };
 
 }  // namespace halftone::cuda

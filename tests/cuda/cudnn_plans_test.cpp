@@ -152,6 +152,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("cuDNN knows attention whose heads share keys and values") {
+  for (const char* name : gpus) {
+    const Target target = gpu(name);
+    for (const DType dtype : {bf16, f16})
+      for (const int64_t key_heads : {4, 1}) {
+        INFO(name, ", ", std::string(halftone::name(dtype)), ", ", key_heads, " heads of keys");
+        const Form q = rows({16, 12, 1024, 64}, dtype), k = rows({16, key_heads, 1024, 64}, dtype),
+                   statistics = rows({16, 12, 1024, 1}, f32);
+        CHECK(attention_graph(target, q, k, k, q, statistics, true).has_value());
+        CHECK(
+            attention_backward_graph(target, q, k, k, q, statistics, q, q, k, k, true).has_value());
+      }
+  }
+}
+
 TEST_CASE("a description of a GPU that cuDNN cannot read is an error") {
   CHECK_THROWS_AS(Target("{}"), DeviceError);
 }

@@ -12,8 +12,10 @@ void set_thread_order(ThreadOrder /*order*/) {}
 void set_block_order(uint64_t /*seed*/) {}
 bool deferred() { return false; }
 #if HALFTONE_HAVE_CUDA
+bool uses_cudnn() { return cuda::libraries_wanted(); }
 int64_t kernel_launches() { return cuda::kernels_started(); }
 #else
+bool uses_cudnn() { return false; }
 int64_t kernel_launches() { return 0; }
 #endif
 

@@ -48,6 +48,8 @@ int64_t kernel_launches();
 /// source. 0: work is done when it is enqueued.
 void set_deferred(uint64_t seed);
 bool deferred();
+/// Returns whether convolutions may go to cuDNN: only on a real GPU.
+bool uses_cudnn();
 /// Returns the number of enqueued pieces of work that have not run.
 std::size_t pending_work();
 /// Returns the number of all enqueued pieces of work: kernels, copies, waits between streams.

@@ -126,6 +126,7 @@ void set_deferred(uint64_t seed) {
   while (seed == 0 && !run_all()) nap(lock);
 }
 bool deferred() { return streams().seed != 0; }
+bool uses_cudnn() { return false; }
 std::size_t pending_work() {
   const Lock lock(machine().mutex);
   std::size_t pending = 0;

@@ -8,6 +8,7 @@ namespace {
 enum class Kind { plain, causal, condition, added, dropout, added_each, condition_each };
 struct AttentionCase {
   int64_t l, s, e, ev;
+  int64_t sharing = 1;  // heads of queries with one head of keys and values
 };
 
 Tensor mask_of(Kind kind, const AttentionCase& c, DType dtype) {
@@ -33,19 +34,21 @@ double largest_of(const Tensor& x) {
 }
 
 void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
-  INFO("l ", c.l, ", s ", c.s, ", e ", c.e, ", ev ", c.ev, ", kind ", int(kind), ", ", dtype);
-  const Tensor q = randn({2, 2, c.l, c.e}, dtype), k = randn({2, 2, c.s, c.e}, dtype),
-               v = randn({2, 2, c.s, c.ev}, dtype), dy = randn({2, 2, c.l, c.ev}, dtype),
+  INFO("l ", c.l, ", s ", c.s, ", e ", c.e, ", ev ", c.ev, ", sharing ", c.sharing, ", kind ",
+       int(kind), ", ", dtype);
+  const int64_t heads = 2 * c.sharing;
+  const Tensor q = randn({2, heads, c.l, c.e}, dtype), k = randn({2, 2, c.s, c.e}, dtype),
+               v = randn({2, 2, c.s, c.ev}, dtype), dy = randn({2, heads, c.l, c.ev}, dtype),
                mask = mask_of(kind, c, dtype);
   const AttentionSettings settings{.scale = 0.3,
                                    .causal = kind == Kind::causal,
                                    .dropout = kind == Kind::dropout ? 0.3 : 0,
                                    .key = {7, 5}};
   const auto expanded = [&](const Tensor& m) {
-    return m.defined() ? views::expand(m, {2, 2, c.l, c.s}) : m;
+    return m.defined() ? views::expand(m, {2, heads, c.l, c.s}) : m;
   };
   const int64_t parts = size_of(dtype) < 4 ? 1 : 2;
-  Tensor y = empty_like(dy), log_sum_exp = empty({parts, 2, 2, c.l}, statistics(dtype));
+  Tensor y = empty_like(dy), log_sum_exp = empty({parts, 2, heads, c.l}, statistics(dtype));
   // Weights of short floats are rounded before they are multiplied by the values. Each is off by at
   // most half an epsilon of the dtype, and their sum is 1, or what dropout makes of it.
   const double of_weights = size_of(dtype) < 4 ? 2 * epsilon(dtype) / epsilon(f32) : 0;
@@ -117,6 +120,15 @@ TEST_CASE("kernels: attention around the edges of blocks, with masks of every ki
   // Heads of the usual size: whole tiles, and whole packs of short floats.
   for (const DType dtype : floating_dtypes)
     check_attention({65, 130, 64, 64}, Kind::dropout, dtype);
+}
+
+// Also at lengths that cuDNN takes. The own kernels go through the queries of a group in turn.
+TEST_CASE("kernels: attention whose heads share keys and values") {
+  for (const DType dtype : {f32, f16, bf16})
+    for (const Kind kind : {Kind::plain, Kind::causal})
+      for (const AttentionCase& c :
+           {AttentionCase{67, 67, 16, 16, 3}, {128, 128, 64, 64}, {128, 128, 64, 64, 2}})
+        check_attention(c, kind, dtype);
 }
 
 TEST_CASE("kernels: attention of empty tensors and of heads wider than a block") {

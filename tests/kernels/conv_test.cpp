@@ -45,8 +45,12 @@ void check_conv(const ConvCase& c, DType dtype, DType weight_gradient) {
                               backend.conv_backward_data(in[0], in[1], g, out[0]);
                             });
   }
-  check_against_reference({x, dy}, {empty(w.shape(), weight_gradient), empty({c.out}, dtype)}, 256,
-                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+  // cuDNN rounds the f32 gradients of short weights to their dtype.
+  const double rounding = emulation::uses_cudnn() && size_of(weight_gradient) > size_of(dtype)
+                              ? epsilon(dtype) / epsilon(weight_gradient)
+                              : 0;
+  check_against_reference({x, dy}, {empty(w.shape(), weight_gradient), empty({c.out}, dtype)},
+                          256 + rounding, [&](Backend& backend, const Tensors& in, Tensors& out) {
                             backend.conv_backward_weights(in[0], in[1], g, out[0], out[1]);
                           });
 }

@@ -66,17 +66,33 @@ Edge turned(Graph& graph, const Edge& scores, DType dtype) {
   return y;
 }
 
+/// Computes y = a b; if several heads of a share one of y, the sum of their products.
+void product_of_heads(Graph& graph, const Edge& a, const Edge& b, const Edge& y, const Form& form) {
+  if (a.shape[1] == y.shape[1]) return graph.matmul(a, b, y);
+  Shape shape = y.shape;
+  shape[1] = a.shape[1];
+  const Edge each = graph.inner(shape, contiguous_strides(shape), form.dtype);
+  graph.matmul(a, b, each);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, each, y);
+}
+
 std::optional<ReadyGraph> ready(Graph& graph, const Target& target, std::vector<int64_t> tensors) {
   std::optional<Plan> plan = graph.plan(target, InputRounding::any);
   if (!plan) return std::nullopt;
   return ReadyGraph{std::move(*plan), std::move(tensors)};
 }
 
+/// cuDNN 9.19 reads 16 bytes at a time, also from other addresses: on an H200 it then computed
+/// wrong numbers, or ended with an error.
+bool aligned(std::initializer_list<const Tensor*> tensors) {
+  return std::ranges::all_of(tensors, [](const Tensor* x) { return alignment_of(*x) == 16; });
+}
+
 bool takes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
            const AttentionSettings& settings) {
   const bool is_short = q.dtype() == f16 || q.dtype() == bf16;
   return usable() && is_short && !mask.defined() && settings.dropout == 0 && q.numel() > 0 &&
-         k.numel() > 0 && v.numel() > 0 && q.shape()[1] == k.shape()[1];
+         k.numel() > 0 && v.numel() > 0;
 }
 
 Key key_of(int direction, bool causal, std::initializer_list<const Tensor*> tensors) {
@@ -155,14 +171,14 @@ std::optional<ReadyGraph> attention_backward_graph(const Target& target, const F
   scores = combined(graph, CUDNN_POINTWISE_SUB, scores, es);
   if (causal) scores = masked(graph, scores, lowest);
   const Edge weights = mapped(graph, CUDNN_POINTWISE_EXP, scores);
-  graph.matmul(turned(graph, weights, q.dtype), edy, edv);
+  product_of_heads(graph, turned(graph, weights, q.dtype), edy, edv, v);
   // dscores = weights (dy v^T - delta) scale; dk = dscores^T q, dq = dscores k.
   const Edge dweights = graph.inner(products.shape);
   graph.matmul(edy, ev, dweights);
   const Edge inner = combined(graph, CUDNN_POINTWISE_MUL,
                               combined(graph, CUDNN_POINTWISE_SUB, dweights, delta), weights);
   const Edge dscores = combined(graph, CUDNN_POINTWISE_MUL, inner, scale);
-  graph.matmul(turned(graph, dscores, q.dtype), eq, edk);
+  product_of_heads(graph, turned(graph, dscores, q.dtype), eq, edk, k);
   const Edge keys = graph.inner(k.shape, k.strides, k.dtype);
   graph.reshape(ek, keys);
   graph.matmul(dscores, keys, edq);
@@ -203,14 +219,15 @@ bool left_to_own_kernels(Family family, const Tensor& q, const Tensor& k, const 
   if (log_wanted() && usable()) say_declined(By::cudnn, family, text_of({&q, &k, &v}), why);
   return false;
 }
-constexpr std::string_view not_taken = "a mask, dropout, shared heads, or no short floats",
-                           too_short = "short, and no plan is kept for such a length";
+constexpr std::string_view
+    not_taken = "a mask, dropout, no short floats, or addresses that are no multiples of 16",
+    too_short = "short, and no plan is kept for such a length";
 }  // namespace
 
 bool attention(Context& context, const AttentionCall& call) {
   const Tensor &q = call.q, &k = call.k, &v = call.v;
   const AttentionSettings& settings = call.settings;
-  if (!takes(q, k, v, call.mask, settings))
+  if (!takes(q, k, v, call.mask, settings) || !aligned({&q, &k, &v, &call.y}))
     return left_to_own_kernels(Family::attention, q, k, v, not_taken);
   switch (route_of(q, k, settings)) {
     case AttentionRoute::own_kernels:
@@ -261,15 +278,18 @@ int64_t part_of(int64_t total, int64_t most) {
   return (total + parts - 1) / parts;
 }
 
-/// Returns a part with some images and some heads of each.
+/// Returns a part with some images, and some heads of each with their keys and values.
 BackwardTensors part(const BackwardTensors& all, int64_t image, int64_t images, int64_t head,
                      int64_t heads) {
   const Shape& s = all[0].shape();
   const int64_t image_count = std::min(images, s[0] - image),
                 head_count = std::min(heads, s[1] - head);
   BackwardTensors some = all;
-  for (Tensor& x : some)
-    x = views::slice(views::slice(x, 0, image, image_count), 1, head, head_count);
+  for (Tensor& x : some) {
+    const int64_t sharing = s[1] / x.shape()[1];
+    x = views::slice(views::slice(x, 0, image, image_count), 1, head / sharing,
+                     head_count / sharing);
+  }
   return some;
 }
 }  // namespace
@@ -280,7 +300,8 @@ bool attention_backward(Context& context, const AttentionBackwardCall& call) {
   const Tensor &q = call.q, &k = call.k, &v = call.v;
   const AttentionSettings& settings = call.settings;
   constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
-  if (!takes(q, k, v, call.mask, settings))
+  if (!takes(q, k, v, call.mask, settings) ||
+      !aligned({&q, &k, &v, &call.y, &call.dy, &call.dq, &call.dk, &call.dv}))
     return left_to_own_kernels(Family::attention_backward, q, k, v, not_taken);
   if (route_of(q, k, settings) == AttentionRoute::own_kernels)
     return left_to_own_kernels(Family::attention_backward, q, k, v, too_short);
@@ -288,8 +309,10 @@ bool attention_backward(Context& context, const AttentionBackwardCall& call) {
                             call.dy, call.dq, call.dk, call.dv};
   const int64_t count = q.shape()[0], head_count = q.shape()[1];
   const int64_t fitting = largest_scores / (q.shape()[2] * k.shape()[2] * size_of(q.dtype()));
-  if (fitting == 0) return false;
-  const int64_t heads = part_of(head_count, std::min(head_count, fitting));
+  const int64_t sharing = head_count / k.shape()[1];  // of heads with the same keys and values
+  if (fitting < sharing) return false;
+  const int64_t heads =
+      part_of(head_count / sharing, std::min(head_count, fitting) / sharing) * sharing;
   const int64_t images = heads < head_count ? 1 : part_of(count, std::min(count, fitting / heads));
   for (int64_t image = 0; image < count; image += images)
     for (int64_t head = 0; head < head_count; head += heads)
@@ -353,7 +376,8 @@ bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direct
   const auto make = [&](const Target& target) {
     return conv_graph(target, direction, channels_last_form(x), channels_last_form(w),
                       channels_last_form(y),
-                      bias.defined() ? std::optional(Form(bias)) : std::nullopt, g, allow_tf32());
+                      bias.defined() ? std::optional(Form(bias)) : std::nullopt, g, allow_tf32(),
+                      aligned({&x, &w, &y}) ? library.engines_to_measure(x.dtype()) : 1);
   };
   return library.run(context, family_of(direction),
                      log_wanted() ? text_of({&x, &w, &y, &bias}) : "",
@@ -373,7 +397,7 @@ bool rounds_once(const Tensor& w, const Tensor& y) {
 std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
                                      const Form& x, const Form& w, const Form& y,
                                      const std::optional<Form>& bias, const ConvGeometry& g,
-                                     bool tf32) {
+                                     bool tf32, std::size_t most_engines) {
   Graph graph;
   const Edge ex = edge(graph, x), ew = edge(graph, w), ey = edge(graph, y);
   std::vector<int64_t> tensors{ex.number, ew.number, ey.number};
@@ -390,9 +414,12 @@ std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescripto
   const InputRounding rounding = x.dtype != f32 ? InputRounding::any
                                  : tf32         ? InputRounding::to_tf32
                                                 : InputRounding::none;
-  std::optional<Plan> plan = graph.plan(target, rounding);
-  if (!plan) return std::nullopt;
-  return ReadyGraph{std::move(*plan), std::move(tensors)};
+  std::vector<Plan> plans = graph.plans(target, rounding, most_engines);
+  if (plans.empty()) return std::nullopt;
+  ReadyGraph ready{std::move(plans.front()), std::move(tensors)};
+  ready.others.assign(std::make_move_iterator(plans.begin() + 1),
+                      std::make_move_iterator(plans.end()));
+  return ready;
 }
 
 bool conv(Context& context, const Tensor& x, const Tensor& w, const Tensor& bias,

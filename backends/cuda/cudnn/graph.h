@@ -156,6 +156,8 @@ class Graph {
   /// its inputs at most as allowed; nullopt if there is none. Throws RefusedForNow if there may be
   /// one at another time.
   std::optional<Plan> plan(const Target& target, InputRounding rounding);
+  /// Returns up to `most` such engines, the first choice first.
+  std::vector<Plan> plans(const Target& target, InputRounding rounding, std::size_t most);
 
  private:
   Descriptor& add(cudnnBackendDescriptorType_t type);
@@ -171,10 +173,12 @@ class Graph {
 // cuDNN on one device: its handle, and its plans (libraries.h), by a key with everything that the
 // graph depends on.
 
-/// A graph that can run, with the numbers of its tensors in the order of their addresses.
+/// A graph that can run, with the numbers of its tensors in the order of their addresses. `others`
+/// are further engines, until the fastest one is known.
 struct ReadyGraph {
   Plan plan;
   std::vector<int64_t> tensors;
+  std::vector<Plan> others{};
 };
 
 using Key = std::vector<int64_t>;
@@ -199,14 +203,24 @@ class Library {
   bool run(Context& context, Family family, const std::string& call, const Key& key,
            const Make& make, const std::vector<const void*>& addresses);
   std::mutex& mutex() { return mutex_; }
+  /// Returns how many engines of a convolution are compared: cuDNN's first choice for f32 without
+  /// tensor cores, among the deterministic engines, can take twice the time of the best.
+  std::size_t engines_to_measure(DType dtype) const {
+    return dtype == f32 && choices_.kept() ? 10 : 1;
+  }
 
  private:
   explicit Library(const Context& context);
   Outcome make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const;
+  using Addresses = std::vector<std::pair<int64_t, const void*>>;
+  /// Leaves the engine that was chosen for a key, or measures all and leaves the fastest.
+  void choose(const Context& context, const Key& key, const Addresses& addresses,
+              ReadyGraph& graph);
 
   std::mutex mutex_;
   cudnnHandle_t handle_ = nullptr;
   PlanCache<Key, ReadyGraph> graphs_;
+  EngineChoices choices_;
 };
 
 // The graphs of this folder as functions of tensors' layouts only, so that tests can request plans
@@ -231,11 +245,12 @@ inline Edge edge(Graph& graph, const Form& form) {
 
 /// Makes the graph of a convolution. Forward: x, w -> y (and bias [1, out, 1, 1] between, if there
 /// is one); backward data: x is dx, y is dy; backward filter: w is dw. All are channels-last. f32
-/// is rounded to TF32 if tf32 allows it. Tensors in the order x, w, y, bias.
+/// is rounded to TF32 if tf32 allows it. Tensors in the order x, w, y, bias. With up to
+/// most_engines engines to choose from.
 std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
                                      const Form& x, const Form& w, const Form& y,
                                      const std::optional<Form>& bias, const ConvGeometry& g,
-                                     bool tf32 = false);
+                                     bool tf32 = false, std::size_t most_engines = 1);
 
 /// Makes the graph of softmax(scale q k^T) v, of rank 4. Tensors: q, k, v, y, statistics, scale,
 /// minus infinity.

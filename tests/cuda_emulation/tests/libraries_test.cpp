@@ -20,6 +20,7 @@
 #include <halftone/amp/resolved.h>
 
 #include "../../policy/policy_cases.h"
+#include "../../support.h"
 #include "emulator.h"
 
 namespace halftone::cuda {
@@ -305,6 +306,40 @@ TEST_CASE("a recorded step permutes the weight that each replay finds") {
   // Other work does not see the copy of the recording: perhaps no replay has filled it yet.
   CHECK(channels_last_weight(context, w).to_vector<float>() ==
         std::vector<float>(std::size_t(w.numel()), 5));
+}
+
+}  // namespace
+
+// Choices between engines, and the file that keeps them.
+
+namespace {
+
+TEST_CASE("choices between engines are kept for the next program, by machine and call") {
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path path = directory.path() / "caches" / "engines.txt";
+  const std::vector<int64_t> call{10, -1, 256}, other{10, -1};
+  {
+    EngineChoices choices("Some GPU 91900", path);
+    CHECK(choices.kept());
+    CHECK_FALSE(choices.of(call).has_value());
+    choices.keep(call, 3), choices.keep(other, 0);
+    CHECK(choices.of(call) == 3);
+  }
+  CHECK(files::read_text("test", path, 1000) ==
+        "Some_GPU_91900 10 -1 256 : 3\nSome_GPU_91900 10 -1 : 0\n");
+  CHECK(EngineChoices("Some GPU 91900", path).of(call) == 3);
+  CHECK(EngineChoices("Some GPU 91900", path).of(other) == 0);
+  CHECK_FALSE(EngineChoices("Some GPU 91901", path).of(call).has_value());
+  // Lines that are no choices count as none; the first of two counts.
+  files::replace("test", path,
+                 "Some_GPU_91900 10 -1 256 :\n\nSome_GPU_91900 10 -1\nSome_GPU_91900 10 -1 : x\n"
+                 "\x01 : 7\nSome_GPU_91900 10 -1 : 5\nSome_GPU_91900 10 -1 : 6\n"
+                 "Some_GPU_91900 10 -1 256 : 99999999999999999999999\n");
+  CHECK(EngineChoices("Some GPU 91900", path).of(other) == 5);
+  CHECK_FALSE(EngineChoices("Some GPU 91900", path).of(call).has_value());
+  // Without a file that can be written nothing is measured.
+  CHECK_FALSE(EngineChoices("Some GPU 91900", "").kept());
+  CHECK_FALSE(EngineChoices("Some GPU 91900", directory.path()).kept());
 }
 
 }  // namespace
