@@ -20,11 +20,12 @@ UNTUNED = "mlp_100,mlp_1,conv_48,depthwise_7x7,gpt_48,lstm_100"  # lab/workload_
 OF_JAX = ("mlp_tiny", "mlp", "lenet")
 
 
-def cell(command):
+def cells(command):
+    """Returns the cells that a program printed, by workload and strategy, and what went wrong."""
     run = subprocess.run(command, capture_output=True, text=True)
-    if run.returncode != 0:
-        raise RuntimeError(f"{' '.join(map(str, command))}\nends with {run.returncode}: {run.stderr[-2000:]}")
-    return json.loads(run.stdout)
+    found = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    wrong = f"{' '.join(map(str, command))}\nends with {run.returncode}: {run.stderr[-2000:]}" if run.returncode else ""
+    return {(c["workload"], c["strategy"]): c for c in found}, wrong
 
 
 @contextlib.contextmanager
@@ -40,14 +41,29 @@ def busy(count):
 
 
 def compare(command, peers, a):
-    """Returns the cells of halftone and of each peer, one list of rounds each."""
-    cells = {name: [] for name in ("halftone", *peers)}
+    """Returns a list of rounds for halftone and each peer, and what went wrong."""
+    rounds, wrong = {name: [] for name in ("halftone", *peers)}, ""
     for _ in range(a.rounds):
-        cells["halftone"].append(cell(command))
-        for name, peer in peers.items():
-            with busy(a.busy):
-                cells[name].append(cell(peer))
-    return cells
+        for name, program in (("halftone", command), *peers.items()):
+            with busy(0 if name == "halftone" else a.busy):
+                found, failure = cells(program)
+            rounds[name].append(found)
+            wrong = wrong or failure
+    return rounds, wrong
+
+
+def show(workload, strategy, rounds):
+    """Prints the rows of a cell; returns its records."""
+    ours = [r[workload, strategy] for r in rounds["halftone"]]
+    # A disturbed machine measures itself as too slow, so the least limit is used.
+    share = min(c["limit_ms"] for c in ours) / min(c["min_ms"] for c in ours) if "limit_ms" in ours[0] else None
+    for name in [name for name in rounds if name != "halftone"]:
+        theirs = [r[workload, strategy] for r in rounds[name]]
+        median, least = ([f([c[key] for c in each]) for each in (ours, theirs)] for f, key in ((statistics.median, "ms"), (min, "min_ms")))
+        of_rounds = " ".join(f"{t['ms'] / o['ms']:.2f}" for o, t in zip(ours, theirs))
+        print(f"{workload:14} {strategy:10} {name:14} {median[0]:9.3f} {least[0]:9.3f} {median[1]:9.3f} {least[1]:9.3f} "
+              f"{median[1] / median[0]:5.2f} {least[1] / least[0]:5.2f} {f'{100 * share:.0f} %' if share else '-':>6}   {of_rounds}", flush=True)
+    return [{"program": name, **r[workload, strategy]} for name, each in rounds.items() for r in each]
 
 
 def main():
@@ -74,32 +90,27 @@ def main():
     print(f"{'workload':14} {'strategy':10} {'peer':14} {'halftone ms':>19} {'peer ms':>19} {'ratios':>11} {'share':>6}   ratios of the rounds")
     print(f"{'':40} {'median':>9} {'min':>9} {'median':>9} {'min':>9} {'med.':>5} {'min':>5}")
     lines, failed = a.json.open("w") if a.json else None, False
-    for workload in a.workload.replace("untuned", UNTUNED).split(","):
-        for strategy in a.strategy.split(","):
-            flags = ["--workload", workload, "--strategy", strategy, "--threads", str(a.threads),
-                     "--steps", str(a.steps), "--seconds", str(a.seconds), "--device", a.device]
-            peers = {name: [a.python, PEERS / PROGRAMS[name][0], *flags, *PROGRAMS[name][1:]] for name in names
-                     if name != "jax" or (workload in OF_JAX and a.device == "cpu")}
-            try:
-                cells = compare([a.train_step, *flags, "--busy", str(a.busy), "--json", *(["--capture"] if a.capture else [])], peers, a)
-            except RuntimeError as failure:  # the other cells are still useful
-                print(f"{workload:14} {strategy:10} {failure}", flush=True)
+    workloads, strategies = a.workload.replace("untuned", UNTUNED).split(","), a.strategy.split(",")
+    # A GPU is quiet, and a start of a program is long beside its steps: there, a process runs all cells.
+    turns = [(workloads, strategies)] if a.device != "cpu" else [([w], [s]) for w in workloads for s in strategies]
+    for some, under in turns:
+        flags = ["--workload", ",".join(some), "--strategy", ",".join(under), "--threads", str(a.threads),
+                 "--steps", str(a.steps), "--seconds", str(a.seconds), "--device", a.device]
+        peers = {name: [a.python, PEERS / PROGRAMS[name][0], *flags, *PROGRAMS[name][1:]] for name in names
+                 if name != "jax" or (some[0] in OF_JAX and a.device == "cpu")}
+        rounds, wrong = compare([a.train_step, *flags, "--busy", str(a.busy), "--json", *(["--capture"] if a.capture else [])], peers, a)
+        for workload, strategy in [(w, s) for w in some for s in under]:
+            missing = [name for name, each in rounds.items() if any((workload, strategy) not in r for r in each)]
+            if missing:  # the other cells are still useful
+                print(f"{workload:14} {strategy:10} no step by {', '.join(missing)}", flush=True)
                 failed = True
                 continue
-            ours = cells["halftone"]
-            # A disturbed machine measures itself as too slow, so the least limit is used.
-            share = min(c["limit_ms"] for c in ours) / min(c["min_ms"] for c in ours) if "limit_ms" in ours[0] else None
-            for name in peers:
-                theirs = cells[name]
-                median, least = ([f([c[key] for c in each]) for each in (ours, theirs)]
-                                 for f, key in ((statistics.median, "ms"), (min, "min_ms")))
-                rounds = " ".join(f"{t['ms'] / o['ms']:.2f}" for o, t in zip(ours, theirs))
-                print(f"{workload:14} {strategy:10} {name:14} {median[0]:9.3f} {least[0]:9.3f} {median[1]:9.3f} {least[1]:9.3f} "
-                      f"{median[1] / median[0]:5.2f} {least[1] / least[0]:5.2f} {f'{100 * share:.0f} %' if share else '-':>6}   {rounds}", flush=True)
-            if lines:
-                for name, each in cells.items():
-                    for c in each:
-                        print(json.dumps({"program": name, **c}), file=lines, flush=True)
+            for record in show(workload, strategy, rounds):
+                if lines:
+                    print(json.dumps(record), file=lines, flush=True)
+        if wrong:
+            print(wrong, flush=True)
+            failed = True
     return 1 if failed else 0
 
 

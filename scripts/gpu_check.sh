@@ -1,25 +1,39 @@
 #!/usr/bin/env bash
-# Runs all checks for a machine with a GPU and writes one report, which can be copied into docs/: correctness of all operations and of
-# training, races, the share of the device's bandwidth and arithmetic that single operations and whole steps reach, launches of a step, and
-# the same steps in PyTorch, eager and compiled, if a Python has torch. Needs no network. Continues after a failure, and the report names
-# it. Each section has a time limit, and so have all together: the most important sections come first, and the report names those that found
-# no time. It is rewritten after each section.
+# Checks and measures halftone on a machine with a GPU, and writes one report, which can be copied into docs/. Needs no network. Continues
+# after a failure, and the report names it. Each section has a time limit, and so have all together; the report names those that found no
+# time, and is rewritten after each.
 #
-# usage: scripts/gpu_check.sh [REPORT]      default: gpu_report.md
+# usage: scripts/gpu_check.sh [SECTION...]      default: all, in this order
+#   tests        operations, training, captured steps, memory and kernels compared with the reference and with finite differences; with
+#                NVIDIA's libraries and without; several programs at once
+#   steps        training steps in turn with PyTorch, eager and compiled; captured; the share of the device's limit; launches of a step
+#   profile      the time of an fp32 step by kernel, beside PyTorch's (ncu)
+#   operations   single operations, and what the device reaches at best
+#   sums         how tensor cores add up, compared with a model (Hopper only)
+#   sanitizers   compute-sanitizer: racecheck, memcheck, initcheck, synccheck
+#   distributed  two processes on one GPU, and NCCL with one rank
+#   strategies   compare_strategies, where Fashion-MNIST is at hand
+# variables:
+#   REPORT=gpu_report.md
 #   BUDGET=1800          seconds for everything but the build
 #   PYTHON=...           an interpreter that can import torch; default: python3, if it can
 #   ARCHITECTURES=90     compiles only for this GPU, which is faster; default: the first GPU's
 #   BUILD=...            an existing build folder with HALFTONE_CUDA=ON; default: build/gpu, which is made. Build before time
 #                        on the GPU counts: the build needs only ARCHITECTURES and the targets below
-#   QUICK=1              leaves out the sanitizers
 #   TESTS=...            more flags for the test programs, such as --subcase=*softmax*
-#   WORKLOADS=a,b        for bench/train_step; default: the seven named below
+#   WORKLOADS=a,b        for bench/train_step; default: the nine named below
+#   STRATEGIES=a,b       compared with PyTorch; default: amp-bf16,fp32,o2-bf16
+#   PROFILED=a           workloads of `profile`; default: gpt2_124m resnet18_224
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-report="$(realpath -m "${1:-gpu_report.md}")"
+all=(tests steps profile operations sums sanitizers distributed strategies)
+for name in "$@"; do
+  [[ " ${all[*]} " == *" $name "* ]] || { echo "gpu_check.sh: there is no section '$name'. Use some of: ${all[*]}."; exit 2; }
+done
+wanted=" ${*:-${all[*]}} "
+report="$(realpath -m "${REPORT:-gpu_report.md}")"
 budget="${BUDGET:-1800}"
-workloads="${WORKLOADS:-gpt2_124m,resnet18_224,gpt_char,resnet18_cifar,lenet,mlp,mlp_tiny}"
-read -ra test_flags <<<"${TESTS:-}"
+workloads="${WORKLOADS:-gpt2_124m,llama_124m,resnet18_224,gpt_char,resnet18_cifar,vit_tiny,lenet,mlp,mlp_tiny}"
 details="$(mktemp)"
 summary=() failures=() spent=0 running=""
 first_of() { nvidia-smi "--query-gpu=$1" --format=csv,noheader 2>/dev/null | head -1; }
@@ -112,17 +126,56 @@ a_gpu_is_there() {
   }
 }
 
+# at_once NAME... : runs the functions NAME at the same time, shows the end of what each printed, and fails if one fails.
+at_once() {
+  local name failed=0 folder
+  folder="$(mktemp -d)"
+  local -A process=()
+  for name in "$@"; do
+    "$name" >"$folder/$name" 2>&1 &
+    process[$name]="$!"
+  done
+  for name in "$@"; do
+    wait "${process[$name]}" && outcome=passed || { outcome="exit $?"; failed=1; }
+    printf -- '-- %s: %s\n' "$name" "$outcome"
+    if [[ "$outcome" == passed ]]; then tail -n 4 "$folder/$name"; else tail -n 60 "$folder/$name"; fi
+  done
+  rm -rf "$folder"
+  return "$failed"
+}
+on_the_gpu() { HALFTONE_TEST_BACKENDS=cuda "$tests" "--source-file=$1" "${@:2}" $test_flags; }
+operations() { on_the_gpu '*/tests/ops/properties.cpp'; }
+operations_by_own_kernels() { HALFTONE_CUDA_LIBRARIES=off on_the_gpu '*/tests/ops/properties.cpp'; }
+gradients() { on_the_gpu '*/tests/ops/properties_gradients.cpp'; }
+second_gradients() { on_the_gpu '*/tests/ops/properties_second_gradients.cpp'; }
+taps() { on_the_gpu '*/tests/ops/properties_taps.cpp'; }
+training() { on_the_gpu '*/tests/device/*'; }
+numerics() { on_the_gpu '*/tests/backends/numerics_test.cpp,*/tests/train/metrics*,*/tests/amp/cast_policy_test.cpp'; }
+families() { HALFTONE_CUDA_LIBRARIES=off "$families" $test_flags; }
+families_with_libraries() { "$families" $test_flags; }
+
+# profiled STEPS COMMAND...: the time of a step by kernel.
+profiled() {
+  local steps="$1" profiler
+  shift
+  profiler="$(command -v ncu || ls /usr/local/cuda/bin/ncu /opt/nvidia/nsight-compute/*/ncu 2>/dev/null | head -1)"
+  [[ -n "$profiler" ]] || { echo "there is no ncu in PATH or /usr/local/cuda/bin"; return 1; }
+  echo "$*"
+  "$profiler" --csv --clock-control none --metrics gpu__time_duration.sum "$@" | scripts/kernel_times.py "$steps"
+}
+# A run of train_step has four steps of warm-up and ten that are timed; torch_step.py has ten and ten.
+profile_ours() { profiled 14 "$build/bench/train_step" --device cuda --no-limit --steps 1 --strategy "$2" --workload "$1"; }
+profile_torch() { profiled 20 "$PYTHON" bench/peers/torch_step.py --device cuda --warm-up 1 --steps 1 --strategy "$2" --workload "$1"; }
+
 # sanitize TOOL...: uses exact allocations, so that memcheck sees their ends. Checks only own kernels, not NVIDIA's.
 sanitize() {
   local program tool
   program="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)"
   for tool in "$@"; do
-    if [[ -n "${QUICK:-}" ]]; then note "compute-sanitizer $tool" "not run: QUICK"
-    elif [[ -z "$program" ]]; then note "compute-sanitizer $tool" "not run: there is none in PATH or /usr/local/cuda/bin"
+    if [[ -z "$program" ]]; then note "compute-sanitizer $tool" "not run: there is none in PATH or /usr/local/cuda/bin"
     else
-      section 200 "compute-sanitizer $tool" env HALFTONE_TEST_BACKENDS=cuda HALFTONE_CUDA_CACHE=off HALFTONE_CUDA_LIBRARIES=off \
-        "$program" --tool "$tool" --error-exitcode 9 "$tests" "--source-file=*/tests/ops/properties.cpp" \
-        "--test-case=every backend equals*" "${test_flags[@]}"
+      section 240 "compute-sanitizer $tool" env HALFTONE_CUDA_CACHE=off HALFTONE_CUDA_LIBRARIES=off \
+        "$program" --tool "$tool" --error-exitcode 9 "$families" $test_flags
     fi
   done
 }
@@ -140,39 +193,63 @@ if [[ -z "${BUILD:-}" || -e "$build/CMakeCache.txt" ]]; then
     train_step || finish
   budget="$whole" spent="$used"
 fi
-export -f a_gpu_is_there launches all_launches
-export build workloads
+tests="$build/tests/halftone_tests" families="$build/tests/cuda/halftone_gpu_tests" test_flags="${TESTS:-}"
+export -f a_gpu_is_there launches all_launches at_once on_the_gpu operations operations_by_own_kernels gradients second_gradients taps \
+  training numerics families families_with_libraries profiled profile_ours profile_torch
+export build workloads tests families test_flags
 section 120 "halftone-info" bash -c a_gpu_is_there || finish
 
-tests="$build/tests/halftone_tests"
-export HALFTONE_TEST_BACKENDS=cuda
-section 240 "operations on the GPU" "$tests" "--source-file=*/tests/ops/properties*" "${test_flags[@]}"
-section 180 "training, capture, memory on the GPU" "$tests" "--source-file=*/tests/device/*" "${test_flags[@]}"
-section 120 "families of kernels compared with the reference" env HALFTONE_CUDA_LIBRARIES=off "$build/tests/cuda/halftone_gpu_tests" \
-  "${test_flags[@]}"
-unset HALFTONE_TEST_BACKENDS
-
-section 200 "training steps, and their share of the device's bandwidth and arithmetic" env HALFTONE_CUDA_LOG=1 \
-  "$build/bench/train_step" --device cuda --strategy amp-bf16,fp32,amp-fp16,o2-bf16,full-bf16 --workload "$workloads" --seconds 2
-section 120 "launches of a step" bash -c all_launches
-sanitize racecheck
-if [[ -z "${PYTHON:-}" ]] && python3 -c 'import torch' 2>/dev/null; then PYTHON=python3; fi
-if [[ -z "${PYTHON:-}" ]]; then
-  note "compared with PyTorch" "not run: python3 cannot import torch, and PYTHON names no other"
-elif section 60 "PyTorch" "$PYTHON" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'; then
-  # A round takes about 10 s per cell, compiled up to a minute.
-  compare=("$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" --device cuda --seconds 2 --workload)
-  section 300 "compared with PyTorch, eager" "${compare[@]}" "$workloads" --strategy amp-bf16,fp32 --rounds 1
-  section 300 "compared with PyTorch, compiled" "${compare[@]}" "$workloads" --strategy amp-bf16 --rounds 1 --peers torch-compiled
+if [[ "$wanted" == *" tests "* ]]; then
+  section 240 "operations, gradients, training and kernels on the GPU" bash -c "at_once operations operations_by_own_kernels gradients \
+    second_gradients taps training numerics families families_with_libraries"
 fi
-section 60 "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 \
-  --workload "$workloads" --seconds 2
-section 120 "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
-
-sanitize memcheck initcheck synccheck
-HALFTONE_TEST_BACKENDS=cuda section 240 "operations on the GPU, own kernels alone" env HALFTONE_CUDA_LIBRARIES=off "$tests" \
-  "--source-file=*/tests/ops/properties*" "${test_flags[@]}"
-if [[ -e data/fashion-mnist || -e /usr/share/datasets/fashion-mnist ]]; then
-  section 120 "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3
-else note "strategies compared" "not run: no Fashion-MNIST in data/ or /usr/share/datasets"; fi
+if [[ "$wanted" == *" steps "* || "$wanted" == *" profile "* ]]; then
+  if [[ -z "${PYTHON:-}" ]] && python3 -c 'import torch' 2>/dev/null; then PYTHON=python3; fi
+  torch=""
+  if [[ -z "${PYTHON:-}" ]]; then
+    note "compared with PyTorch" "not run: python3 cannot import torch, and PYTHON names no other"
+  elif section 60 "PyTorch" "$PYTHON" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'; then
+    torch=yes
+    export PYTHON
+  fi
+fi
+if [[ "$wanted" == *" steps "* ]]; then
+  strategies="${STRATEGIES:-amp-bf16,fp32,o2-bf16}"
+  if [[ -n "$torch" ]]; then
+    compare=("$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" --device cuda --workload "$workloads")
+    section 240 "compared with PyTorch, eager" "${compare[@]}" --seconds 1 --strategy "$strategies" --rounds 1
+    section 240 "compared with PyTorch, compiled" "${compare[@]}" --seconds 1 --strategy amp-bf16 --rounds 1 --peers torch-compiled
+  else
+    section 200 "training steps" "$build/bench/train_step" --device cuda --strategy "$strategies" --workload "$workloads" --seconds 1
+  fi
+  section 60 "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 \
+    --workload "$workloads" --seconds 1
+  section 120 "launches of a step" bash -c all_launches
+fi
+if [[ "$wanted" == *" profile "* ]]; then
+  for workload in ${PROFILED:-gpt2_124m resnet18_224}; do
+    section 90 "kernels of $workload" bash -c "profile_ours $workload fp32"
+    [[ -z "$torch" ]] || section 90 "PyTorch's kernels of $workload" bash -c "profile_torch $workload fp32"
+  done
+fi
+[[ "$wanted" != *" operations "* ]] ||
+  section 120 "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
+sums() {
+  local program
+  program="$(mktemp)"
+  nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a tests/cuda/tensor_core_sums.cu -o "$program" && "$program"
+}
+export -f sums
+if [[ "$wanted" == *" sums "* ]]; then
+  if ! command -v nvcc >/dev/null; then note "sums of tensor cores" "not run: there is no nvcc in PATH"
+  elif [[ "$(first_of compute_cap)" != 9.* ]]; then note "sums of tensor cores" "not run: this is no Hopper GPU"
+  else section 120 "sums of tensor cores" bash -c sums; fi
+fi
+[[ "$wanted" != *" sanitizers "* ]] || sanitize racecheck memcheck initcheck synccheck
+[[ "$wanted" != *" distributed "* ]] || section 120 "two processes on one GPU" bash -c "on_the_gpu '*/tests/distributed/*'"
+if [[ "$wanted" == *" strategies "* ]]; then
+  if [[ -e data/fashion-mnist || -e /usr/share/datasets/fashion-mnist ]]; then
+    section 120 "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3
+  else note "strategies compared" "not run: no Fashion-MNIST in data/ or /usr/share/datasets"; fi
+fi
 finish

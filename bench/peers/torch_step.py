@@ -231,6 +231,8 @@ ON_A_GPU = {
     "resnet18_224": (lambda: resnet18(1000, False), images(256, 3, 224, 224, classes=1000)),
     "gpt_char": (lambda: Gpt(65, 256, 6, 6, 384), tokens(64, 256, 65)),
     "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(16, 1024, 50304)),
+    "llama_124m": (lambda: Llama(32000, 12, 768, 12, 4, 2048), tokens(16, 1024, 32000)),
+    "vit_tiny": (lambda: Vit(64, 4, 4, 49), images(1024, 1, 28, 28, classes=10)),
 }
 
 STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
