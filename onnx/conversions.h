@@ -231,6 +231,8 @@ namespace detail {
 template <class M> bool same_attributes(const M& a, const M& b) {
   if constexpr (std::same_as<M, Tensor> || std::same_as<M, std::vector<Tensor>>) {
     return true;
+  } else if constexpr (requires { a.use_count(); }) {
+    return true;  // a result on its way to the next operation
   } else if constexpr (std::same_as<M, Number>) {
     return a.value == b.value && a.integer == b.integer;
   } else if constexpr (std::equality_comparable<M>) {

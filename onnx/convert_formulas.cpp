@@ -255,10 +255,18 @@ void floor_divide(const Step& step) {
 void glu(const Step& step) {
   step.result(step.node("Mul", {step.wide_input(0), step.node("Sigmoid", {step.wide_input(1)})}));
 }
-void swiglu(const Step& step) {
-  const Value gate = step.wide_input(0);
+void gated(const Step& step, const Value& gate, const Value& up) {
   const Value active = step.node("Mul", {gate, step.node("Sigmoid", {gate})});
-  step.result(step.node("Mul", {active, step.wide_input(1)}));
+  step.result(step.node("Mul", {active, up}));
+}
+void swiglu(const Step& step) { gated(step, step.wide_input(0), step.wide_input(1)); }
+void packed_swiglu(const Step& step) {
+  const Value x = step.wide_input(0);
+  const int64_t n = step.tensor(0).size(-1) / 2;
+  const std::vector<Value> halves =
+      step.graph().add("Split", {x, step.graph().integers(std::vector<int64_t>{n, n})}, x.dtype, 2,
+                       {attribute("axis", int64_t(-1))});
+  gated(step, halves[0], halves[1]);
 }
 void squared_error(const Step& step) {
   const Value difference = step.node("Sub", {step.wide_input(0), step.wide_input(1)});
@@ -359,6 +367,7 @@ std::vector<Conversion> formula_conversions() {
           conversion<Binary<FloorDivide>>(floor_divide),
           conversion<Binary<Glu>>(glu),
           conversion<Binary<Swiglu>>(swiglu),
+          conversion<PackedSwiglu>(packed_swiglu),
           conversion<Binary<Prelu>>(one_node<PRelu_type>),
           conversion<Binary<Pow>>(one_node<Pow_type>),
           conversion<Binary<SquaredError>>(squared_error),

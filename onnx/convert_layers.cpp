@@ -86,6 +86,40 @@ Value repeated(const Step& step, std::size_t input, int64_t heads) {
   return step.reshape(copies, sizes);
 }
 
+/// y = x cos + (x with the elements of each pair exchanged) sin, with the signs in the sines.
+void rope(const Step& step) {
+  const Rope& op = step.op<Rope>();
+  const Tensor& like = step.tensor(0);
+  const int64_t l = like.size(-2), e = like.size(-1), pairs = e / 2;
+  const auto first_of = [&](int64_t pair) { return op.options.interleaved ? 2 * pair : pair; };
+  const auto second_of = [&](int64_t pair) {
+    return op.options.interleaved ? 2 * pair + 1 : pair + pairs;
+  };
+  // The operation itself turns pairs of 1 and 0 into their cosines and sines.
+  const Value x = step.wide_input(0);
+  std::vector<double> ones(std::size_t(l * e), 0), cosines(ones), sines(ones);
+  std::vector<int64_t> exchanged(std::size_t(e), 0);
+  for (int64_t i = 0; i < l; ++i)
+    for (int64_t pair = 0; pair < pairs; ++pair) ones[std::size_t(i * e + first_of(pair))] = 1;
+  const std::vector<double> turned =
+      op.turned(from_vector(ones, {1, 1, l, e}).to(x.dtype), op.inverse).to_vector<double>();
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    const auto a = std::size_t(first_of(pair)), b = std::size_t(second_of(pair));
+    exchanged[a] = int64_t(b), exchanged[b] = int64_t(a);
+    for (std::size_t row = 0; row < std::size_t(l * e); row += std::size_t(e)) {
+      cosines[row + a] = cosines[row + b] = turned[row + a];
+      sines[row + a] = -turned[row + b], sines[row + b] = turned[row + b];
+    }
+  }
+  const auto table = [&](const std::vector<double>& values) {
+    return step.graph().constant(from_vector(values, {l, e}).to(x.dtype));
+  };
+  const Value other =
+      step.node("Gather", {x, step.graph().integers(exchanged)}, {attribute("axis", int64_t(-1))});
+  step.result(step.node(
+      "Add", {step.node("Mul", {x, table(cosines)}), step.node("Mul", {other, table(sines)})}));
+}
+
 void attention(const Step& step) {
   const int64_t count = step.tensor(0).size(1);
   const Heads heads{step.runnable_input(0), repeated(step, 1, count), repeated(step, 2, count),
@@ -109,8 +143,12 @@ void packed_attention(const Step& step) {
 }  // namespace
 
 std::vector<Conversion> product_conversions() {
-  return {conversion<Linear>(linear), conversion<Matmul>(matmul), conversion<Dot>(dot),
-          conversion<Attention>(attention), conversion<PackedAttention>(packed_attention)};
+  return {conversion<Linear>(linear),
+          conversion<Matmul>(matmul),
+          conversion<Dot>(dot),
+          conversion<Rope>(rope),
+          conversion<Attention>(attention),
+          conversion<PackedAttention>(packed_attention)};
 }
 
 // Convolutions, pooling, resizing.

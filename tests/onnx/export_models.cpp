@@ -83,6 +83,19 @@ void write_models() {
   write("unet_bilinear", bilinear, images(3, 32));
   ht::nn::models::Gpt gpt({.vocabulary = 65, .context = 32, .layers = 3, .heads = 4, .width = 64});
   write("gpt", gpt, tokens(65, 32));
+  ht::nn::models::LlamaOptions decoder{.vocabulary = 65,
+                                       .context = 32,
+                                       .layers = 2,
+                                       .width = 64,
+                                       .heads = 4,
+                                       .key_heads = 2,
+                                       .hidden = 96};
+  ht::nn::models::Llama llama(decoder);
+  write("llama", llama, tokens(65, 32));
+  decoder.rope = {.theta = 5e5, .interleaved = true, .scaling = {.factor = 8}};
+  decoder.qkv_bias = decoder.qk_norm = decoder.tied = true, decoder.window = 5;
+  ht::nn::models::Llama qwen(decoder);
+  write("llama_with_options", qwen, tokens(65, 20));
   ht::nn::models::LeNet half;
   write_bf16("lenet_bf16_casts", half, images(1, 28));
   auto bf16_mlp = ht::nn::models::mlp({64, 48, 10});
