@@ -18,6 +18,7 @@
 #include <halftone/lab/table.h>
 #include <halftone/lab/trial.h>
 #include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/llama.h>
 
 namespace halftone::lab {
 namespace e15 {
@@ -370,5 +371,134 @@ const Experiment found::e26{"E26",
                             "training, to the bit, if a row's sums do not depend on the number of "
                             "rows.",
                             e26::run};
+
+// E27. A small decoder with eight experts a layer, of which a token sees two, is trained. Then its
+// routers' scores are computed again from the same inputs with rounded numbers. Mixtures of experts
+// keep the router in f32 for this reason (Fedus et al. 2021, "Switch Transformers", selective
+// precision; Zoph et al. 2022, "ST-MoE").
+
+namespace e27 {
+
+constexpr int64_t chosen = 2, experts = 8;
+constexpr nn::models::LlamaOptions small{.vocabulary = e26::vocabulary,
+                                         .context = e26::length,
+                                         .layers = 2,
+                                         .width = 64,
+                                         .heads = 4,
+                                         .key_heads = 2,
+                                         .hidden = 64,
+                                         .experts = experts,
+                                         .experts_per_token = chosen};
+
+/// Keeps the inputs of the routers, after the casts of another caster.
+class RouterInputs final : public InputCaster {
+ public:
+  struct Call {
+    Tensor x, weight;
+  };
+  explicit RouterInputs(std::shared_ptr<InputCaster> asked) : asked_(std::move(asked)) {}
+  CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32) override {
+    CastPlan plan = asked_ ? asked_->plan(op, inputs, has_f32) : CastPlan{};
+    if (op.name == "router_scores") calls.push_back({inputs[0].detach(), inputs[1].detach()});
+    return plan;
+  }
+  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
+    if (asked_) asked_->cast_inputs(op, inputs);
+  }
+  std::vector<Call> calls{};
+
+ private:
+  std::shared_ptr<InputCaster> asked_;
+};
+
+std::vector<RouterInputs::Call> inputs_of_routers(amp::Training& training, nn::models::Llama& model,
+                                                  const Tensor& tokens) {
+  std::shared_ptr<RouterInputs> noted;
+  training.forward(
+      [&](const Tensor& x) {
+        noted = std::make_shared<RouterInputs>(shared_active_caster());
+        const CasterScope scope(noted);
+        return model(x);
+      },
+      tokens);
+  return noted->calls;
+}
+
+/// Returns the experts of each token as a sum of powers of 2, so that their order does not count.
+Tensor sets_of(const Tensor& scores) {
+  const Tensor places = topk(scores, chosen).indices;
+  return sum(pow(full({}, 2, f64), cast(places, f64)), {1});
+}
+
+/// Returns the share of tokens, over all layers, that would see other experts than `right` says.
+double flipped(const std::vector<RouterInputs::Call>& right,
+               const std::vector<RouterInputs::Call>& calls,
+               const std::function<Tensor(const RouterInputs::Call&)>& scores) {
+  double others = 0, tokens = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Tensor wanted = sets_of(linear(right[i].x, right[i].weight));
+    others += sum(cast(sets_of(scores(calls[i])) != wanted, f64)).item();
+    tokens += double(wanted.numel());
+  }
+  return others / tokens;
+}
+
+void run(Findings& found) {
+  manual_seed(27);
+  nn::models::Llama model(small);
+  optim::AdamW optimizer(model.parameters(), {.lr = 3e-3});
+  amp::Training training(amp::Policy::named("fp32"), model, optimizer);
+  for (uint64_t step = 0; step < 100; ++step) {
+    const Tensor tokens = e26::texts_of(step);
+    training.zero_grad();
+    const auto [logits, balance] = model.with_balance(slice(tokens, 1, 0, e26::length - 1));
+    training.backward(
+        cross_entropy(flatten(logits, 0, 1), flatten(slice(tokens, 1, 1, e26::length), 0, 1)) +
+        balance * 0.01);
+    training.step();
+  }
+  const NoGrad no_grad;
+  model.eval();
+  const Tensor tokens = e26::texts_of(1000);
+  amp::Training under_bf16(amp::Policy::named("amp-bf16"), model, optimizer);
+  const auto right = inputs_of_routers(training, model, tokens),
+             of_bf16 = inputs_of_routers(under_bf16, model, tokens);
+  const auto in_f32 = [](const RouterInputs::Call& c) {
+    return linear(c.x.to(f32), c.weight.to(f32));
+  };
+  const auto rounded_by = [](std::string_view quantizer) {
+    return [quantizer](const RouterInputs::Call& c) {
+      return linear(quantize(c.x, quantizer), quantize(c.weight, quantizer));
+    };
+  };
+  const auto rounded_scores = [](const RouterInputs::Call& c) {
+    return linear(c.x, c.weight).to(bf16).to(f32);
+  };
+  struct Row {
+    const char* name;
+    double share;
+  };
+  const Row around{"a model under amp-bf16, routers in f32", flipped(right, of_bf16, in_f32)},
+      scores{"scores in bf16", flipped(right, right, rounded_scores)},
+      operands{"operands in bf16", flipped(right, right, rounded_by("bf16"))},
+      e4m3{"operands in e4m3", flipped(right, right, rounded_by("e4m3"))},
+      e2m1{"operands in mxfp4", flipped(right, right, rounded_by("mxfp4"))};
+  Table table({"what is rounded", "tokens with other experts"});
+  for (const Row& row : {around, scores, operands, e4m3, e2m1})
+    table.row({row.name, fixed(100 * row.share, 2) + " %"});
+  found.out() << table;
+  found.exactly("routers in f32 on the same inputs", flipped(right, right, in_f32), 0);
+  found.at_least("scores in bf16, share of flips", scores.share, 1e-4);
+  found.at_least("e4m3 next to bf16 operands, times as many", e4m3.share / operands.share, 4);
+  found.at_least("mxfp4 next to e4m3, times as many", e2m1.share / e4m3.share, 1.5);
+}
+
+}  // namespace e27
+
+const Experiment found::e27{"E27",
+                            "A router in short numbers sends tokens to other experts: of the "
+                            "choices of two experts in eight, rounding changes a share that grows "
+                            "with the spacing of the format.",
+                            e27::run};
 
 }  // namespace halftone::lab
