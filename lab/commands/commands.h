@@ -21,7 +21,6 @@
 #include <halftone/lab/gate.h>
 #include <halftone/lab/lab.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/trial.h>
 #include <halftone/lab/workload.h>
 #include <halftone/amp/rules.h>
 
@@ -71,30 +70,6 @@ Work add_report(CLI::App& app, const Context& context);
 Work add_table(CLI::App& app, const Context& context);
 Work add_experiment(CLI::App& app, const Context& context);
 
-// halftone-lab experiment: runs experiments and says whether they confirm their claims.
-
-struct ExperimentOptions {
-  std::string name = "all";
-  bool thorough = false;  // --long
-  std::string json{};     // empty: none; -: standard output
-};
-
-/// Runs the experiments and prints to standard output. Returns the exit code: 1 if a check failed.
-/// Throws UsageError for unknown names.
-int run_experiment(const ExperimentOptions& options);
-
-// halftone-lab explain: trains until a step is skipped, then says why.
-
-struct ExplainOptions {
-  std::string policy, workload;
-  int64_t steps = 200;
-  double scale = 0;  // the initial loss scale; 0: the policy's
-  uint64_t seed = 0;
-  std::string json{};  // empty: none; -: standard output
-};
-/// Trains and prints to standard output. Returns the exit code: 0, also if no step was skipped.
-int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own);
-
 // halftone-lab formats: the grids of quantizers, and the errors that they cause in random numbers.
 
 struct FormatsOptions {
@@ -129,27 +104,8 @@ struct GateOptions {
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
              std::ostream& progress);
 
-// halftone-lab graph: the recorded graph of one step of a workload under a policy, as a picture.
-
-struct GraphOptions {
-  std::string policy, workload;
-  /// The ending decides: .dot is written directly; Graphviz makes .svg, .png and .pdf. Empty:
-  /// prints .dot to standard output.
-  std::filesystem::path output{};
-};
-
-/// Writes the graph. Returns the exit code. Throws Error if a file cannot be read or written, if a
-/// name is unknown, if the workload cannot run, or if Graphviz is needed and not installed.
-int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own);
-
 // halftone-lab picture: trains a small model and draws one effect of a short format.
 // docs/amp_from_the_inside.md shows the drawings.
-
-struct PictureOptions {
-  std::string name;      // one of picture_names()
-  std::string workload;  // the workload to train; "loss-scale" has its own
-  std::filesystem::path output{};
-};
 
 /// exponents: sizes of weights, activations and gradients, with the ranges of formats.
 /// loss-scale: the shares that become 0 and infinity in f16 at each loss scale, and the accuracy.
@@ -157,23 +113,6 @@ struct PictureOptions {
 /// updates: sizes of updates relative to the spacing of the weights.
 /// staircase: one weight over the steps, in f32, in bf16, and in bf16 with a remainder.
 std::span<const std::string_view> picture_names();
-
-/// Writes the drawing as SVG. Returns the exit code. Throws Error if the file cannot be written or
-/// a name is unknown.
-int run_picture(const PictureOptions& options, const std::vector<NamedWorkload>& own);
-
-// halftone-lab rerun: repeats a run from its folder.
-
-struct RerunOptions {
-  std::filesystem::path folder;
-  std::filesystem::path from{};  // present path of the state that the run began with; empty: the
-                                 // recorded path
-  bool check = false;            // exit code 1 if the weights differ
-  std::string json{};            // empty: none; -: standard output
-};
-/// Trains as the folder says and writes nothing. Prints how this environment differs from the
-/// recorded one, and both hashes of the weights. Returns the exit code; 3 after a signal.
-int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own);
 
 // halftone-lab show: what a policy does with a model, site by site.
 
@@ -274,65 +213,11 @@ struct ComparedNames {
 /// null.
 std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed);
 
-// halftone-lab sensitivity and search: improve a policy.
-
-struct SensitivityOptions {
-  std::string policy;  // the base: a file, or a strategy's name
-  std::string reference = "fp32", workload{}, space = "ops", to = "low";
-  int64_t warm_up = 20;
-  int batches = 4;
-  uint64_t seed = 0;
-  std::string json{};        // empty: none; -: standard output
-  std::string by = "trial";  // or hessian: one more ranking, of sensitivity alone
-  int64_t probes = 32;       // random vectors per batch, for the traces of the Hessian
-  // --- formats for each module, instead of `space` and `to`
-  std::vector<std::string> menu{};
-  bool one_pass = false;  // scores by one pass, not by a trial for each rule
-  bool check = false;     // with one_pass: also a trial for each rule, and the correlation
-};
-
-struct SearchCommand {
-  SensitivityOptions of{};
-  std::string objective = "bytes";
-  double budget = 0.02;
-  std::filesystem::path out{};    // the policy's file, x.json; x.search.json gets candidates and
-                                  // frontier
-  std::vector<uint64_t> seeds{};  // seeds to train the base and the found policy from; empty: none
-  int64_t steps = 300;
-  std::vector<double> bits{};  // with a menu: the budgets, mean bits of an operand's element
-  std::string gate{};          // a bound such as "0.5%"; empty: no gate
-};
-
-int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
-int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
-/// The same with a menu (lab/search.h).
-int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
-int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
-
-/// The measure of sensitivity and search: the workload's batches under the reference.
-Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
-/// Trains the base and found policies, and prints the table. Returns 3 if a signal stopped it.
-int train_found(const Study& study, const std::vector<NamedWorkload>& own, std::ostream& words);
-constexpr std::string_view made_by_search = "halftone-lab search ";
-/// Throws UsageError before minutes of work unless the policy can be written to `out`, and replaces
-/// only the policy of an earlier search.
-void check_place_for(const std::filesystem::path& out);
-/// Returns the record's path: x.search.json for x.json.
-std::filesystem::path record_of(std::filesystem::path out);
-
 // halftone-lab vectors: inputs with the exact results of a format's or a quantizer's rounding, in a
 // file that another project can read, and a check of a short format over every f32.
 
 /// The command in errors.
 inline constexpr std::string_view vectors_op = "halftone-lab vectors";
-
-struct VectorsOptions {
-  std::string format{}, quantizer{};  // at least one; both: the quantizer with that grid
-  std::string rounding{};             // one of the seven; "": all
-  int64_t count = 128;                // inputs of a format; of a quantizer: of each case, at least
-  std::string output{};               // .safetensors or .jsonl; without a name: a folder
-  bool exhaustive = false;
-};
 
 /// Vectors of one format or quantizer. docs/vectors.md lists the tensors.
 struct Vectors {
@@ -363,8 +248,5 @@ struct Exhaustive {
 /// bits. Throws UsageError for a longer format.
 Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
                        uint64_t first = 0, uint64_t last = uint64_t(1) << 32);
-
-/// Writes the file or the files, or compares all floats. Returns the exit code: 1 if one differs.
-int run_vectors(const VectorsOptions& options);
 
 }  // namespace halftone::lab

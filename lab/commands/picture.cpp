@@ -256,6 +256,15 @@ std::span<const std::string_view> picture_names() {
   return names;
 }
 
+namespace {
+struct PictureOptions {
+  std::string name;      // one of picture_names()
+  std::string workload;  // the workload to train; "loss-scale" has its own
+  std::filesystem::path output{};
+};
+
+/// Writes the drawing as SVG. Returns the exit code. Throws Error if the file cannot be written or
+/// a name is unknown.
 int run_picture(const PictureOptions& options, const Own& own) {
   if (options.output.extension() != ".svg")
     fail<UsageError>(picture_command, options.output.string(),
@@ -274,6 +283,7 @@ int run_picture(const PictureOptions& options, const Own& own) {
   std::cout << "wrote " << options.output.string() << '\n';
   return 0;
 }
+}  // namespace
 
 Work add_picture(CLI::App& app, const Context& context) {
   auto options = std::make_shared<PictureOptions>();
@@ -289,6 +299,15 @@ Work add_picture(CLI::App& app, const Context& context) {
 // creation number that its node will get.
 
 namespace {
+
+// halftone-lab graph: the recorded graph of one step of a workload under a policy, as a picture.
+
+struct GraphOptions {
+  std::string policy, workload;
+  /// The ending decides: .dot is written directly; Graphviz makes .svg, .png and .pdf. Empty:
+  /// prints .dot to standard output.
+  std::filesystem::path output{};
+};
 constexpr const char* graph_command = "halftone-lab graph";
 
 /// Maps the nodes of one forward pass to the places of their operations.
@@ -413,8 +432,9 @@ std::string laid_out(std::string_view text, const std::string& format) {
     picture.append(part.data(), std::size_t(n));
   return picture;
 }
-}  // namespace
 
+/// Writes the graph. Returns the exit code. Throws Error if a file cannot be read or written, if a
+/// name is unknown, if the workload cannot run, or if Graphviz is needed and not installed.
 int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own) {
   const std::string extension = options.output.extension().string();
   constexpr std::array<std::string_view, 4> known{".dot", ".svg", ".png", ".pdf"};
@@ -433,6 +453,7 @@ int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own
   files::replace(graph_command, options.output, text, files::Durable::no);
   return 0;
 }
+}  // namespace
 
 Work add_graph(CLI::App& app, const Context& context) {
   auto options = std::make_shared<GraphOptions>();

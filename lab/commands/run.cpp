@@ -68,6 +68,18 @@ Work add_run(CLI::App& app, const Context& context) {
 
 // Passes the recorded options to the same function as `run`. Prints what differs before the hashes.
 
+namespace {
+// halftone-lab rerun: repeats a run from its folder.
+
+struct RerunOptions {
+  std::filesystem::path folder;
+  std::filesystem::path from{};  // present path of the state that the run began with; empty: the
+                                 // recorded path
+  bool check = false;            // exit code 1 if the weights differ
+  std::string json{};            // empty: none; -: standard output
+};
+/// Trains as the folder says and writes nothing. Prints how this environment differs from the
+/// recorded one, and both hashes of the weights. Returns the exit code; 3 after a signal.
 int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own) {
   RecordedRun there = read_run("rerun", options.folder);
   Setup& setup = there.study.cells[0].setup;
@@ -107,6 +119,7 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
                                "\n");
   return same || !options.check ? exit_yes : exit_no;
 }
+}  // namespace
 
 Work add_rerun(CLI::App& app, const Context& context) {
   auto options = std::make_shared<RerunOptions>();
@@ -158,8 +171,16 @@ Json run_one(const Experiment& experiment, bool thorough, std::ostream& out) {
           {"seconds", seconds.count()},
           {"checks", std::move(checks)}};
 }
-}  // namespace
+// halftone-lab experiment: runs experiments and says whether they confirm their claims.
 
+struct ExperimentOptions {
+  std::string name = "all";
+  bool thorough = false;  // --long
+  std::string json{};     // empty: none; -: standard output
+};
+
+/// Runs the experiments and prints to standard output. Returns the exit code: 1 if a check failed.
+/// Throws UsageError for unknown names.
 int run_experiment(const ExperimentOptions& options) {
   require_json(options.json);
   const PortableBitsScope scope(true);  // the same verdict and the same digits on every CPU
@@ -183,6 +204,7 @@ int run_experiment(const ExperimentOptions& options) {
   write_json(options.json, Json{{"format", 1}, {"experiments", std::move(all)}}.dump(1) + "\n");
   return stopped ? exit_undecided : missed == 0 ? exit_yes : exit_no;
 }
+}  // namespace
 
 Work add_experiment(CLI::App& app, const Context&) {
   auto options = std::make_shared<ExperimentOptions>();

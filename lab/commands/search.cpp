@@ -16,10 +16,55 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/table.h>
+#include <halftone/lab/trial.h>
 
 namespace halftone::lab {
 
 namespace {
+
+struct SensitivityOptions {
+  std::string policy;  // the base: a file, or a strategy's name
+  std::string reference = "fp32", workload{}, space = "ops", to = "low";
+  int64_t warm_up = 20;
+  int batches = 4;
+  uint64_t seed = 0;
+  std::string json{};        // empty: none; -: standard output
+  std::string by = "trial";  // or hessian: one more ranking, of sensitivity alone
+  int64_t probes = 32;       // random vectors per batch, for the traces of the Hessian
+  // --- formats for each module, instead of `space` and `to`
+  std::vector<std::string> menu{};
+  bool one_pass = false;  // scores by one pass, not by a trial for each rule
+  bool check = false;     // with one_pass: also a trial for each rule, and the correlation
+};
+
+struct SearchCommand {
+  SensitivityOptions of{};
+  std::string objective = "bytes";
+  double budget = 0.02;
+  std::filesystem::path out{};    // the policy's file, x.json; x.search.json gets candidates and
+                                  // frontier
+  std::vector<uint64_t> seeds{};  // seeds to train the base and the found policy from; empty: none
+  int64_t steps = 300;
+  std::vector<double> bits{};  // with a menu: the budgets, mean bits of an operand's element
+  std::string gate{};          // a bound such as "0.5%"; empty: no gate
+};
+
+int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
+/// The same with a menu (lab/search.h).
+int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkload>& own);
+
+/// The measure of sensitivity and search: the workload's batches under the reference.
+Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own);
+/// Trains the base and found policies, and prints the table. Returns 3 if a signal stopped it.
+int train_found(const Study& study, const std::vector<NamedWorkload>& own, std::ostream& words);
+constexpr std::string_view made_by_search = "halftone-lab search ";
+/// Throws UsageError before minutes of work unless the policy can be written to `out`, and replaces
+/// only the policy of an earlier search.
+void check_place_for(const std::filesystem::path& out);
+/// Returns the record's path: x.search.json for x.json.
+std::filesystem::path record_of(std::filesystem::path out);
 
 /// A base, and the measurements of each rule of a space on top of it.
 struct Ranking {
@@ -57,16 +102,12 @@ void name_policy(amp::Policy& file, const SearchCommand& command) {
   file.meant_for.clear();
 }
 
-}  // namespace
-
 Trial trial_of(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
   return Trial(
       [options, &own] { return make_workload(options.workload, options.seed, own); },
       policy::named_or_read(options.reference),
       {.batches = options.batches, .warm_up = options.warm_up, .rounds = 2, .seed = options.seed});
 }
-
-namespace {
 
 /// Scores candidates by the Hessian as well, if asked to. Prints and writes them.
 int show_sensitivity(const SensitivityOptions& options, const Trial& trial, const amp::Policy& base,
@@ -89,8 +130,6 @@ int show_sensitivity(const SensitivityOptions& options, const Trial& trial, cons
   write_json(options.json, json_of(candidates, of_base));
   return all_refused(candidates) ? exit_no : exit_yes;
 }
-
-}  // namespace
 
 std::filesystem::path record_of(std::filesystem::path out) {
   return out.replace_extension(".search.json");
@@ -172,7 +211,6 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
       own, words);
 }
 
-namespace {
 /// Adds the flags that sensitivity and search share.
 void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& context) {
   options.workload = context.workload;
@@ -201,6 +239,7 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
   add_seed(app, options.seed);
   add_json(app, options.json);
 }
+
 }  // namespace
 
 Work add_sensitivity(CLI::App& app, const Context& context) {
@@ -386,8 +425,6 @@ Json json_of(const Menu& menu, const MenuPoint& point, const std::string& file) 
           {"formats", formats}};
 }
 
-}  // namespace
-
 int run_menu_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
   require_menu("sensitivity", options);
   if (options.check && !options.one_pass)
@@ -470,8 +507,6 @@ int run_menu_search(const SearchCommand& command, const std::vector<NamedWorkloa
 }
 
 // Prints the result of a search: tables for people, JSON for the report.
-
-namespace {
 
 constexpr double mebibyte = 1 << 20;
 

@@ -137,8 +137,16 @@ std::string json_of(int64_t step, bool skipped, const std::string& why) {
   json["why"] = why.empty() ? Json() : Json(why);
   return json.dump(1) + "\n";
 }
-}  // namespace
+// halftone-lab explain: trains until a step is skipped, then says why.
 
+struct ExplainOptions {
+  std::string policy, workload;
+  int64_t steps = 200;
+  double scale = 0;  // the initial loss scale; 0: the policy's
+  uint64_t seed = 0;
+  std::string json{};  // empty: none; -: standard output
+};
+/// Trains and prints to standard output. Returns the exit code: 0, also if no step was skipped.
 int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
   const amp::Policy file = policy::named_or_read(options.policy);
   require_json(options.json);
@@ -186,6 +194,7 @@ int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>&
   write_json(options.json, json_of(step, false, ""));
   return exit_yes;
 }
+}  // namespace
 
 Work add_explain(CLI::App& app, const Context& context) {
   auto options = std::make_shared<ExplainOptions>();

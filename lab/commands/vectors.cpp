@@ -289,6 +289,14 @@ std::string json_lines_of(const Vectors& vectors) {
 
 namespace {
 
+struct VectorsOptions {
+  std::string format{}, quantizer{};  // at least one; both: the quantizer with that grid
+  std::string rounding{};             // one of the seven; "": all
+  int64_t count = 128;                // inputs of a format; of a quantizer: of each case, at least
+  std::string output{};               // .safetensors or .jsonl; without a name: a folder
+  bool exhaustive = false;
+};
+
 std::vector<Rounding> vectors_roundings(const VectorsOptions& options) {
   std::vector<Rounding> all;
   for (int i = 0; i < rounding_count; ++i) all.push_back(Rounding(i));
@@ -359,8 +367,7 @@ int compare_with_search(const VectorsOptions& options, const std::vector<Roundin
   return result.different == 0 ? 0 : 1;
 }
 
-}  // namespace
-
+/// Writes the file or the files, or compares all floats. Returns the exit code: 1 if one differs.
 int run_vectors(const VectorsOptions& options) {
   const std::vector<Rounding> roundings = vectors_roundings(options);
   const bool all = options.format.empty() && options.quantizer.empty();
@@ -379,6 +386,7 @@ int run_vectors(const VectorsOptions& options) {
                 vectors_of(name, vectors_quantizer(options), roundings, options.count));
   return 0;
 }
+}  // namespace
 
 Work add_vectors(CLI::App& app, const Context&) {
   auto options = std::make_shared<VectorsOptions>();
