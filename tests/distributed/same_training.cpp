@@ -94,6 +94,24 @@ Case case_of(const std::string& model, const std::string& optimizer, int64_t siz
     targets = partly_ignored(views::slice(tokens, 1, 1, 6));
     c.model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
         .vocabulary = 9, .context = 6, .layers = 1, .heads = 2, .width = 16, .dropout = 0.1});
+  } else if (model == "llama") {  // experts, which get other rows in each batch; shared heads
+    c.of_tokens = true;
+    const Tensor tokens = randint(0, 9, {samples, 7});
+    inputs = views::contiguous(views::slice(tokens, 1, 0, 6));
+    targets = partly_ignored(views::slice(tokens, 1, 1, 6));
+    c.model = std::make_unique<nn::models::Llama>(nn::models::LlamaOptions{.vocabulary = 9,
+                                                                           .context = 6,
+                                                                           .layers = 1,
+                                                                           .width = 16,
+                                                                           .heads = 2,
+                                                                           .key_heads = 1,
+                                                                           .hidden = 12,
+                                                                           .qk_norm = true,
+                                                                           .experts = 4});
+  } else if (model == "vit") {  // patches, a token of their class
+    inputs = randn({samples, 1, 8, 8}), targets = randint(0, 4, {samples});
+    c.model = std::make_unique<nn::models::Vit>(nn::models::VitOptions{
+        .channels = 1, .classes = 4, .image = 8, .patch = 4, .layers = 1, .heads = 2, .width = 16});
   } else if (model == "resnet") {  // convolutions, batch norm
     inputs = randn({samples, 3, 8, 8}), targets = randint(0, 4, {samples});
     c.model = std::make_unique<nn::models::ResNet>(
@@ -186,7 +204,7 @@ int main(int argc, char** argv) {
     for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
       if (const char* const rank = std::getenv(variable); rank && std::string_view(rank) == "1")
         std::this_thread::sleep_for(std::chrono::hours(1));
-  constexpr std::array models{"mlp", "resnet", "gpt"};
+  constexpr std::array models{"mlp", "resnet", "gpt", "llama", "vit"};
   constexpr std::array optimizers{"adamw", "sgd", "rmsprop"};
   try {
     if (arguments.contains("strategy")) {
@@ -196,7 +214,7 @@ int main(int argc, char** argv) {
     }
     std::size_t i = 0;
     for (const std::string_view strategy : amp::Policy::names()) {
-      train_case(std::string(strategy), models[i % 3], optimizers[(i / 3 + i) % 3], arguments);
+      train_case(std::string(strategy), models[i % models.size()], optimizers[i % 3], arguments);
       ++i;
     }
   } catch (const std::exception& error) {
