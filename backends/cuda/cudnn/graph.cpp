@@ -397,7 +397,8 @@ std::string description() {
   if (!functions()) return refusal();
   const std::size_t version = cudnn().version();
   return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
-         "." + std::to_string(version % 100);
+         "." + std::to_string(version % 100) +
+         (EngineChoices::usual_path().empty() ? ", first engines" : ", engines by time");
 }
 
 int64_t alignment_of(const Tensor& x) {
