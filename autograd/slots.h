@@ -86,8 +86,8 @@ class InputCaster {
   /// that they compute in.
   virtual bool treats() const { return false; }
   /// Returns a plan if it treats tensors inside of this operation. Then it has cast the inputs, and
-  /// the operation must run as those that it is made of, each under this caster. Of the plan only
-  /// the result's dtype counts.
+  /// the operation's parts run one by one, each under this caster. Only the dtype of the result
+  /// counts in the plan.
   virtual std::optional<CastPlan> open(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/) {
     return {};
   }

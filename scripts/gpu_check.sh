@@ -11,7 +11,7 @@
 #   operations   single operations, and what the device reaches at best
 #   sums         how tensor cores add up, compared with a model (Hopper only)
 #   sanitizers   compute-sanitizer: racecheck, memcheck, initcheck, synccheck
-#   distributed  two processes on one GPU, and NCCL with one rank
+#   distributed  two processes that share the GPU end with the bits of one
 #   strategies   compare_strategies, where Fashion-MNIST is at hand
 # variables:
 #   REPORT=gpu_report.md
@@ -189,8 +189,8 @@ if [[ -z "${BUILD:-}" || -e "$build/CMakeCache.txt" ]]; then
     section 300 "configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHALFTONE_CUDA=ON \
       "-DHALFTONE_CUDA_ARCHITECTURES=$ARCHITECTURES" || finish
   fi
-  section 5400 "build" cmake --build "$build" --target halftone-info halftone_tests halftone_gpu_tests compare_strategies op_bench \
-    train_step || finish
+  section 5400 "build" cmake --build "$build" --target halftone-info halftone_tests halftone_gpu_tests same_training \
+    compare_strategies op_bench train_step || finish
   budget="$whole" spent="$used"
 fi
 tests="$build/tests/halftone_tests" families="$build/tests/cuda/halftone_gpu_tests" test_flags="${TESTS:-}"
@@ -246,7 +246,21 @@ if [[ "$wanted" == *" sums "* ]]; then
   else section 120 "sums of tensor cores" bash -c sums; fi
 fi
 [[ "$wanted" != *" sanitizers "* ]] || sanitize racecheck memcheck initcheck synccheck
-[[ "$wanted" != *" distributed "* ]] || section 120 "two processes on one GPU" bash -c "on_the_gpu '*/tests/distributed/*'"
+# two_processes: trainings on the GPU, alone and as two processes, whose gradients go through the host.
+two_processes() {
+  local case alone together
+  for case in "strategy=fp32 model=mlp" "strategy=o2-bf16 model=resnet" "strategy=amp-bf16 model=llama"; do
+    alone="$(tests/distributed/launch.sh 0 "$build/tests/same_training" device=cuda $case)" || return 1
+    together="$(tests/distributed/launch.sh 2 "$build/tests/same_training" device=cuda $case)" || return 1
+    printf '%s\n%s\n' "$alone" "$together"
+    [[ "$alone" == "$together" ]] || { echo "two processes end with other bits"; return 1; }
+  done
+}
+export -f two_processes
+if [[ "$wanted" == *" distributed "* ]]; then
+  if ! command -v "${HALFTONE_MPIRUN:-mpirun}" >/dev/null; then note "two processes on one GPU" "not run: there is no mpirun in PATH"
+  else section 180 "two processes on one GPU" bash -c two_processes; fi
+fi
 if [[ "$wanted" == *" strategies "* ]]; then
   if [[ -e data/fashion-mnist || -e /usr/share/datasets/fashion-mnist ]]; then
     section 120 "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3

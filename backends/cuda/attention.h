@@ -27,7 +27,9 @@ template <class T> inline constexpr int threads_of = 256 / groups_of<T>;
 /// How many blocks of f32 a multiprocessor should hold, so that one computes while others wait; 0
 /// leaves it to the compiler.
 template <class T, int across>
-inline constexpr int blocks_of = groups_of<T> == 1 ? 0 : across == 1 ? 3 : 2;
+inline constexpr int blocks_of = groups_of<T> == 1 ? 0
+                                 : across == 1     ? 3
+                                                   : 2;
 
 struct Sizes {
   int64_t batch_heads, heads, l, s, e, ev;
@@ -111,7 +113,7 @@ template <class C, int levels> struct alignas(4 * sizeof(C)) Tile {
   }
 
   /// Loads columns first .. first + levels - 1 of rows: columns are levels, rows are lines. Missing
-  /// elements are 0. All addresses of a thread are at fixed distances from two.
+  /// elements are 0. A thread computes one address; the others are at fixed distances from it.
   template <class T>
   __device__ void load_columns(const HeadRows<T>& rows, int64_t first, int64_t columns) {
     constexpr int lines = threads_of<T> / 4;  // at once; a multiple of 32
@@ -173,8 +175,8 @@ template <class C, int across, int groups> struct Sums {
   /// Returns the tile's row (or column) for a thread's i-th one.
   static __device__ int row(int i) { return i / four * apart + top() + i % four; }
   static __device__ int column(int j) { return j / four * tile_edge + left() + j % four; }
-  /// Adds a^T b over `count` levels, of a from `first` on, to the columns of one slice. Levels
-  /// behind `count` must be 0 up to the next multiple of 16; `first` is such a multiple.
+  /// Adds a^T b over `count` levels, of a from `first` on, to the columns of one slice. It goes
+  /// through 16 levels at a time: `first` is a multiple of 16, and levels after the last are 0.
   template <class A, class B> __device__ void add(A& a, int first, B& b, int count, int slice = 0) {
     constexpr int at_once = 16;
 #pragma unroll 1
@@ -197,7 +199,6 @@ template <class C, int across, int groups> struct Sums {
 /// A thread's places in a tile of queries and keys, with either as rows.
 template <class C, bool keys_down, int groups> struct Patch : Sums<C, 1, groups> {
   using Base = Sums<C, 1, groups>;
-  static constexpr bool keys_are_rows = keys_down;
   static constexpr int queries = keys_down ? Base::width : Base::height,
                        keys = keys_down ? Base::height : Base::width;
   __device__ C& at(int query, int key) {
@@ -361,8 +362,8 @@ inline int64_t slices_of(int64_t columns, int across) {
   return std::max<int64_t>((columns + tile_edge * across - 1) / (tile_edge * across), 1);
 }
 
-/// Calls run.operator()<T, across>() for the dtype; short floats have 128 columns at a time if
-/// heads have more than 64.
+/// Calls run.operator()<T, across>() for the dtype, with 128 columns at a time if heads have more
+/// than 64.
 template <class Run> void visit_kernels(DType dtype, int64_t columns, const Run& run) {
   visit_floating(dtype, "attention", [&]<class T>() {
     if constexpr (sizeof(T) < 8)

@@ -167,6 +167,7 @@ std::string cudnn_refusal(int made_for, int runtime) {
 
 namespace {
 constexpr std::string_view choices_op = "cuda";
+constexpr const char* engines_variable = "HALFTONE_CUDA_ENGINES";
 constexpr std::string_view separator = " : ";
 constexpr std::size_t most_choice_bytes = std::size_t(4) << 20;
 }  // namespace
@@ -175,25 +176,36 @@ EngineChoices::EngineChoices(std::string machine, const std::filesystem::path& p
     : machine_(std::move(machine)), path_(path) {
   std::ranges::replace(machine_, '\n', ' ');
   std::ranges::replace(machine_, ' ', '_');
-  if (path_.empty()) return;
+  if (!kept()) return;
+  if (path_.has_parent_path()) files::make_directories(choices_op, path_.parent_path());
+  files::open_to_append(choices_op, path_);
+  read();
+}
+
+EngineChoices EngineChoices::usual(const std::string& machine) {
+  const std::filesystem::path path = usual_path();
+  if (environment_variable(engines_variable)) return {machine, path};
   try {
-    if (path_.has_parent_path()) files::make_directories(choices_op, path_.parent_path());
-    files::open_to_append(choices_op, path_);
-    std::istringstream lines(files::read_text(choices_op, path_, most_choice_bytes));
-    for (std::string line; std::getline(lines, line);) {
-      const std::size_t colon = line.find(separator);
-      if (colon == std::string::npos || !line.starts_with(machine_ + ' ')) continue;
-      std::size_t choice = 0;
-      const char* const end = line.data() + line.size();
-      const auto read = std::from_chars(line.data() + colon + separator.size(), end, choice);
-      if (read.ptr == end && read.ec == std::errc())
-        choices_.emplace(line.substr(0, colon), choice);  // the first line of a call counts
-    }
-  } catch (const FormatError&) { path_.clear(); }
+    return {machine, path};
+  } catch (const FormatError&) { return {machine, {}}; }
+}
+
+void EngineChoices::read() {
+  std::istringstream lines(files::read_text(choices_op, path_, most_choice_bytes));
+  choices_.clear();
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(separator);
+    if (colon == std::string::npos || !line.starts_with(machine_ + ' ')) continue;
+    std::size_t choice = 0;
+    const char* const end = line.data() + line.size();
+    const auto read = std::from_chars(line.data() + colon + separator.size(), end, choice);
+    if (read.ptr == end && read.ec == std::errc())
+      choices_.emplace(line.substr(0, colon), choice);  // the first line of a call counts
+  }
 }
 
 std::filesystem::path EngineChoices::usual_path() {
-  if (const char* const path = environment_variable("HALFTONE_CUDA_ENGINES"))
+  if (const char* const path = environment_variable(engines_variable))
     return std::string_view(path) == "first" ? "" : path;
   std::filesystem::path directory;
   if (const char* const caches = environment_variable("XDG_CACHE_HOME")) directory = caches;
@@ -213,16 +225,18 @@ std::optional<std::size_t> EngineChoices::of(const std::vector<int64_t>& call) c
   return found == choices_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void EngineChoices::keep(const std::vector<int64_t>& call, std::size_t choice) {
+std::size_t EngineChoices::keep(const std::vector<int64_t>& call, std::size_t choice) {
   const std::string line = line_of(call);
-  choices_[line] = choice;
-  if (!kept()) return;
   try {
-    const std::string text = (std::ostringstream() << line << separator << choice << '\n').str();
-    std::string_view left = text;
-    files::write_all(files::open_to_append(choices_op, path_), left);
-  } catch (const FormatError&) {  // this program keeps its choice
+    if (kept()) {
+      const std::string text = (std::ostringstream() << line << separator << choice << '\n').str();
+      std::string_view left = text;
+      files::write_all(files::open_to_append(choices_op, path_), left);
+      read();
+    }
+  } catch (const FormatError&) {  // the file is gone: this program keeps its choice
   }
+  return choices_.try_emplace(line, choice).first->second;
 }
 
 }  // namespace halftone::cuda

@@ -197,22 +197,27 @@ template <class Key, class Plan> class PlanCache {
 
 class EngineChoices {
  public:
-  /// Reads the file. `machine` is what choices depend on besides the call: the GPU's name and the
-  /// library's version. Without a path, or if the file cannot be written, nothing is to be
-  /// measured.
+  /// Reads the file, which is made if it does not exist. `machine` is what choices depend on
+  /// besides the call: the GPU's name and the library's version. Without a path nothing is to be
+  /// measured. Throws FormatError for a file that cannot be read or written.
   EngineChoices(std::string machine, const std::filesystem::path& path);
-  /// Returns $HALFTONE_CUDA_ENGINES (a path), or halftone/cudnn_engines.txt in the user's directory
-  /// of caches; empty if the variable says `first`, or if there is no such directory.
+  /// Returns the choices of usual_path(). If the path is not the user's own word and the file
+  /// cannot be used, nothing is to be measured.
+  static EngineChoices usual(const std::string& machine);
+  /// Returns $HALFTONE_CUDA_ENGINES, or halftone/cudnn_engines.txt in the user's directory of
+  /// caches. Empty if the variable is `first`, or if neither XDG_CACHE_HOME nor HOME is set.
   static std::filesystem::path usual_path();
 
   /// Returns whether choices are measured and kept.
   bool kept() const { return !path_.empty(); }
   /// Returns the choice for a call; nullopt if there is none.
   std::optional<std::size_t> of(const std::vector<int64_t>& call) const;
-  /// Keeps a choice, and appends it to the file.
-  void keep(const std::vector<int64_t>& call, std::size_t choice);
+  /// Appends a choice to the file, and returns the one that counts. It is another one if another
+  /// process was first: all processes use the same engine.
+  std::size_t keep(const std::vector<int64_t>& call, std::size_t choice);
 
  private:
+  void read();
   std::string line_of(const std::vector<int64_t>& call) const;
 
   std::string machine_;

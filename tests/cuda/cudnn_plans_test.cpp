@@ -105,6 +105,20 @@ TEST_CASE("f32 convolutions use tensor cores where TF32 is allowed, and only the
   }
 }
 
+TEST_CASE(
+    "an f32 convolution has several deterministic engines to choose from, and at most the wanted") {
+  const Target target = gpu("h200");
+  const ConvCase& c = conv_cases[2];
+  const Form x = images(c.x, f32), w = images(c.w, f32), y = images(c.y, f32);
+  for (const auto direction : {forward, backward_data, backward_filter}) {
+    const auto graph = conv_graph(target, direction, x, w, y, {}, c.g, false, 3);
+    REQUIRE(graph.has_value());
+    CHECK(graph->others.size() >= 1);
+    CHECK(graph->others.size() <= 2);
+    for (const Plan& plan : graph->others) CHECK_FALSE(uses_tensor_cores(plan));
+  }
+}
+
 TEST_CASE("cuDNN adds the bias of a convolution in the same kernel") {
   const Target target = gpu("h200");
   const ConvCase& c = conv_cases[2];

@@ -37,6 +37,8 @@ program bin/python3 <<<'[[ "$1" != -c ]] || exit 1; exec /usr/bin/env -u PATH /u
 program build/tools/halftone-info <<<'echo "cuda          0: Test GPU (sm_90, 80000 MiB); CUDA 13.0"'
 program build/tests/halftone_tests <<<'echo "tests $*"'
 program build/tests/cuda/halftone_gpu_tests <<<'echo "families $*"'
+program bin/mpirun <<<'[[ "$*" == *same_training* ]] || exit 0; while [[ "$1" != */same_training ]]; do shift; done; exec "$@"'
+program build/tests/same_training <<<'echo "a training: $*"'
 program build/bench/op_bench <<<'echo "operations $*"'
 program build/examples/compare_strategies <<<'echo "strategies $*"'
 program build/bench/train_step <<'STEP'
@@ -73,6 +75,7 @@ says 'sanitized with racecheck'
 says '2\.000 ms a step in kernels, 2\.0 launches'
 says '2\.000 ms 100\.0 % +2\.0 x  some_kernel<float, 1>'
 says '^0 of 5 differ'
+says '^a training: device=cuda strategy=o2-bf16 model=resnet'
 
 # A part that fails, or takes too long, does not affect the others.
 program build/tests/halftone_tests <<<'[[ "$*" != */ops/* ]] || { echo "half of it"; exit 3; }'
@@ -85,6 +88,12 @@ says '^half of it'
 says '^\| training steps \| \*\*not done in [0-9] s\*\*'
 says '^\| launches of a step \| \*\*not begun: the 8 s of BUDGET are spent\*\*'
 grep -q 'failed: operations, gradients, training and kernels on the GPU;training steps' "$work/output" || fail "the last line names no failures"
+
+# Two processes with other bits than one.
+sections="distributed"
+program build/tests/same_training <<<'echo "$$"'
+run 1
+says 'two processes end with other bits'
 
 # A section alone, and one that does not exist.
 sections="operations"

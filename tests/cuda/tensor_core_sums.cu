@@ -1,11 +1,12 @@
 // Compares the sums of a Hopper GPU's tensor cores with a model of them, bit by bit, over random
-// dot products. The model (Li et al. 2025, "MMA-Sim", arXiv 2511.10909): an instruction adds its
-// products and the accumulator in one step. Products are exact. All terms are aligned to the
-// largest exponent of a term and cut, toward zero, to so many bits behind the binary point; the cut
-// numbers add exactly; the sum is cut to the bits of the result.
+// dot products. The model is that of Li et al. 2025 ("MMA-Sim", arXiv 2511.10909):
+// 1. An instruction adds its products, which are exact, and the accumulator in one step.
+// 2. Each term is shifted to the largest exponent of a term, and truncated to a fixed number of
+//    bits after the binary point.
+// 3. The truncated terms add exactly, and the sum is truncated to the bits of the result.
 //
-//   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a tests/cuda/tensor_core_sums.cu -o
-//   sums
+//   flags="-O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a"
+//   nvcc $flags -o sums tests/cuda/tensor_core_sums.cu
 //   ./sums [TURNS]     TURNS (default 370): 2.7 million dot products of each kind a turn
 #include <cmath>
 #include <cstdint>

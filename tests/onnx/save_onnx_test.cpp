@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include <halftone/halftone.h>
@@ -242,6 +243,60 @@ TEST_CASE("save_onnx: rules of a policy become quantizers") {
   CHECK(file.count("QuantizeLinear") == 6);  // two layers: input, weight, output
   CHECK(file.count("DequantizeLinear") == 6);
   CHECK(file.count("Gemm") == 2);
+}
+
+TEST_CASE("save_onnx: rotary positions are two tables and an order, whose sum is the operation's") {
+  constexpr int64_t l = 5, e = 6;
+  for (const bool interleaved : {false, true}) {
+    const RopeOptions options{.theta = 50, .position = 3, .interleaved = interleaved};
+    Custom model([&](const Tensor& x) { return rope(x, options); });
+    const Folder folder;
+    const Tensor x = randn({2, 2, l, e}), wanted = rope(x, options);
+    save_onnx(model, {x}, folder.path);
+    const File file = read(folder.path);
+    CHECK(file.types.size() == 4);
+    std::vector<std::vector<float>> tables;
+    std::vector<int64_t> order;
+    for (const auto& [name, bytes] : file.weights) {
+      const auto copied = [&](auto& values) {
+        values.resize(bytes.size() / sizeof(values[0]));
+        std::memcpy(values.data(), bytes.data(), bytes.size());
+      };
+      if (bytes.size() == l * e * sizeof(float)) copied(tables.emplace_back());
+      if (bytes.size() == e * sizeof(int64_t)) copied(order);
+    }
+    REQUIRE(tables.size() == 2);
+    REQUIRE(order.size() == e);
+    // Which table has the cosines: of a pair, both are equal, and sines have opposite signs.
+    const auto pair = std::size_t(order[0]);
+    const bool first = tables[0][0] == tables[0][pair];
+    const auto &cosines = tables[first ? 0 : 1], &sines = tables[first ? 1 : 0];
+    CHECK(sines[0] == -sines[pair]);
+    CHECK(pair == (interleaved ? 1 : e / 2));
+    const std::vector<float> in = x.to_vector<float>(), out = wanted.to_vector<float>();
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const std::size_t place = i % (l * e), row = i - i % e;
+      const float y = in[i] * cosines[place] + in[row + std::size_t(order[i % e])] * sines[place];
+      CHECK(y == doctest::Approx(out[i]).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("save_onnx: a Llama is written, and one with experts is refused") {
+  nn::models::LlamaOptions options{.vocabulary = 9,
+                                   .context = 8,
+                                   .layers = 1,
+                                   .width = 16,
+                                   .heads = 4,
+                                   .key_heads = 2,
+                                   .hidden = 12};
+  nn::models::Llama dense(options);
+  const Tensor tokens = randint(0, 9, {2, 8});
+  CHECK(message_of(dense, tokens) == "no error");
+  options.experts = 4;
+  nn::models::Llama mixture(options);
+  // The sizes of the groups of rows depend on the tokens.
+  CHECK(message_of(mixture, tokens).starts_with("[save_onnx] "));
 }
 
 TEST_CASE("save_onnx: an operation without a counterpart is named, with its module") {

@@ -82,10 +82,19 @@ std::optional<ReadyGraph> ready(Graph& graph, const Target& target, std::vector<
   return ReadyGraph{std::move(*plan), std::move(tensors)};
 }
 
-/// cuDNN 9.19 reads 16 bytes at a time, also from other addresses: on an H200 it then computed
-/// wrong numbers, or ended with an error.
+/// Returns whether tensors begin at multiples of 16 bytes. At other addresses cuDNN 9.19 computed
+/// wrong numbers, or ended with an error, on an H200: in attention, and in some engines of f32
+/// convolutions.
 bool aligned(std::initializer_list<const Tensor*> tensors) {
   return std::ranges::all_of(tensors, [](const Tensor* x) { return alignment_of(*x) == 16; });
+}
+/// Returns whether all rows of heads [n, heads, l, e] begin at such addresses.
+bool rows_aligned(std::initializer_list<const Tensor*> tensors) {
+  return aligned(tensors) && std::ranges::all_of(tensors, [](const Tensor* x) {
+           for (int d = 0; d < 3; ++d)
+             if (x->shape()[d] > 1 && x->strides()[d] * size_of(x->dtype()) % 16 != 0) return false;
+           return true;
+         });
 }
 
 bool takes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
@@ -220,14 +229,15 @@ bool left_to_own_kernels(Family family, const Tensor& q, const Tensor& k, const 
   return false;
 }
 constexpr std::string_view
-    not_taken = "a mask, dropout, no short floats, or addresses that are no multiples of 16",
+    not_taken =
+        "a mask, dropout, no short floats, or rows that do not begin at multiples of 16 bytes",
     too_short = "short, and no plan is kept for such a length";
 }  // namespace
 
 bool attention(Context& context, const AttentionCall& call) {
   const Tensor &q = call.q, &k = call.k, &v = call.v;
   const AttentionSettings& settings = call.settings;
-  if (!takes(q, k, v, call.mask, settings) || !aligned({&q, &k, &v, &call.y}))
+  if (!takes(q, k, v, call.mask, settings) || !rows_aligned({&q, &k, &v, &call.y}))
     return left_to_own_kernels(Family::attention, q, k, v, not_taken);
   switch (route_of(q, k, settings)) {
     case AttentionRoute::own_kernels:
@@ -301,7 +311,7 @@ bool attention_backward(Context& context, const AttentionBackwardCall& call) {
   const AttentionSettings& settings = call.settings;
   constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
   if (!takes(q, k, v, call.mask, settings) ||
-      !aligned({&q, &k, &v, &call.y, &call.dy, &call.dq, &call.dk, &call.dv}))
+      !rows_aligned({&q, &k, &v, &call.y, &call.dy, &call.dq, &call.dk, &call.dv}))
     return left_to_own_kernels(Family::attention_backward, q, k, v, not_taken);
   if (route_of(q, k, settings) == AttentionRoute::own_kernels)
     return left_to_own_kernels(Family::attention_backward, q, k, v, too_short);
@@ -373,15 +383,16 @@ bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direct
          const ConvGeometry& g) {
   std::vector<const void*> addresses{x.raw_data(), w.raw_data(), y.raw_data()};
   if (bias.defined()) addresses.push_back(bias.raw_data());
+  const Key key = key_of(direction, x, w, y, bias, g);
+  const bool measured = x.dtype() == f32 && aligned({&x, &w, &y, bias.defined() ? &bias : &x});
   const auto make = [&](const Target& target) {
     return conv_graph(target, direction, channels_last_form(x), channels_last_form(w),
                       channels_last_form(y),
                       bias.defined() ? std::optional(Form(bias)) : std::nullopt, g, allow_tf32(),
-                      aligned({&x, &w, &y}) ? library.engines_to_measure(x.dtype()) : 1);
+                      measured ? library.engines_for(key) : 1);
   };
   return library.run(context, family_of(direction),
-                     log_wanted() ? text_of({&x, &w, &y, &bias}) : "",
-                     key_of(direction, x, w, y, bias, g), make, addresses);
+                     log_wanted() ? text_of({&x, &w, &y, &bias}) : "", key, make, addresses);
 }
 
 /// cuDNN 9.19 on an H100 rounds a short product of single pixels before it adds a bias, if their

@@ -460,9 +460,19 @@ std::optional<float> milliseconds_of(
 }
 }  // namespace
 
+std::size_t Library::engines_for(const Key& key) const {
+  constexpr std::size_t most_measured = 10;
+  if (!choices_.kept()) return 1;
+  const std::optional<std::size_t> choice = choices_.of(key);
+  return choice && *choice < most_measured ? *choice + 1 : most_measured;
+}
+
 void Library::choose(const Context& context, const Key& key, const Addresses& addresses,
                      ReadyGraph& graph) {
   std::optional<std::size_t> choice = choices_.of(key);
+  // A captured step must not record measurements. Its replays keep the plan, so the first choice
+  // stays in this program.
+  if (!choice && context.capturing()) choice = 0;
   if (!choice || *choice > graph.others.size()) {
     choice = 0;
     // A later engine must be clearly faster: noise decides nothing.
@@ -473,7 +483,7 @@ void Library::choose(const Context& context, const Key& key, const Addresses& ad
       const std::optional<float> now = milliseconds_of(plan, handle_, context, addresses);
       if (now && *now < least * clearly) least = *now, choice = i;
     }
-    choices_.keep(key, *choice);
+    choice = std::min(choices_.keep(key, *choice), graph.others.size());
   }
   if (*choice > 0) graph.plan = std::move(graph.others[*choice - 1]);
   graph.others.clear();
@@ -485,8 +495,8 @@ Library::Library(const Context& context)
                 check(cudaStreamSynchronize(context.stream()),
                       "waiting for plans that are given up");
               }),
-      choices_(name_of(context.device().index) + " " + std::to_string(cudnn().version()),
-               EngineChoices::usual_path()) {
+      choices_(EngineChoices::usual(name_of(context.device().index) + " " +
+                                    std::to_string(cudnn().version()))) {
   context.activate();
   check_status(cudnn().create(&handle_), "opening it");
 }
@@ -511,8 +521,7 @@ bool Library::run(Context& context, Family family, const std::string& call, cons
     std::vector<std::pair<int64_t, const void*>> pairs;
     for (std::size_t i = 0; i < addresses.size(); ++i)
       pairs.emplace_back(graph.tensors[i], addresses[i]);
-    // Measuring is no work that a captured step may record.
-    if (!graph.others.empty() && !context.capturing()) choose(context, key, pairs, graph);
+    if (!graph.others.empty()) choose(context, key, pairs, graph);
     return graph.plan.run(handle_, context, pairs);
   };
   const Outcome outcome =

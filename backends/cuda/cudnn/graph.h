@@ -203,17 +203,17 @@ class Library {
   bool run(Context& context, Family family, const std::string& call, const Key& key,
            const Make& make, const std::vector<const void*>& addresses);
   std::mutex& mutex() { return mutex_; }
-  /// Returns how many engines of a convolution are compared: cuDNN's first choice for f32 without
-  /// tensor cores, among the deterministic engines, can take twice the time of the best.
-  std::size_t engines_to_measure(DType dtype) const {
-    return dtype == f32 && choices_.kept() ? 10 : 1;
-  }
+  /// Returns how many engines of a call are wanted: all that are compared, or those up to the one
+  /// that was chosen. cuDNN's first choice among the deterministic engines of an f32 convolution
+  /// can take twice the time of the best.
+  std::size_t engines_for(const Key& key) const;
 
  private:
   explicit Library(const Context& context);
   Outcome make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const;
   using Addresses = std::vector<std::pair<int64_t, const void*>>;
-  /// Leaves the engine that was chosen for a key, or measures all and leaves the fastest.
+  /// Leaves the engine that was chosen for a key, or measures all and leaves the fastest. A graph
+  /// has its engine from its first run on.
   void choose(const Context& context, const Key& key, const Addresses& addresses,
               ReadyGraph& graph);
 

@@ -322,7 +322,8 @@ TEST_CASE("choices between engines are kept for the next program, by machine and
     EngineChoices choices("Some GPU 91900", path);
     CHECK(choices.kept());
     CHECK_FALSE(choices.of(call).has_value());
-    choices.keep(call, 3), choices.keep(other, 0);
+    CHECK(choices.keep(call, 3) == 3);
+    CHECK(choices.keep(other, 0) == 0);
     CHECK(choices.of(call) == 3);
   }
   CHECK(files::read_text("test", path, 1000) ==
@@ -330,16 +331,26 @@ TEST_CASE("choices between engines are kept for the next program, by machine and
   CHECK(EngineChoices("Some GPU 91900", path).of(call) == 3);
   CHECK(EngineChoices("Some GPU 91900", path).of(other) == 0);
   CHECK_FALSE(EngineChoices("Some GPU 91901", path).of(call).has_value());
-  // Lines that are no choices count as none; the first of two counts.
+  // Broken lines are ignored. Of two lines for one call the first counts.
   files::replace("test", path,
                  "Some_GPU_91900 10 -1 256 :\n\nSome_GPU_91900 10 -1\nSome_GPU_91900 10 -1 : x\n"
                  "\x01 : 7\nSome_GPU_91900 10 -1 : 5\nSome_GPU_91900 10 -1 : 6\n"
                  "Some_GPU_91900 10 -1 256 : 99999999999999999999999\n");
   CHECK(EngineChoices("Some GPU 91900", path).of(other) == 5);
   CHECK_FALSE(EngineChoices("Some GPU 91900", path).of(call).has_value());
-  // Without a file that can be written nothing is measured.
+  // Two processes measure at once: the one that writes later takes the choice of the first.
+  EngineChoices first("Some GPU 91900", path), later("Some GPU 91900", path);
+  CHECK(first.keep({7}, 2) == 2);
+  CHECK(later.keep({7}, 4) == 2);
+  CHECK(later.of({7}) == 2);
+  // A file that vanishes takes nothing from this program.
+  std::filesystem::remove_all(path.parent_path());
+  CHECK(later.keep({8}, 1) == 1);
+  CHECK(later.of({7}) == 2);
   CHECK_FALSE(EngineChoices("Some GPU 91900", "").kept());
-  CHECK_FALSE(EngineChoices("Some GPU 91900", directory.path()).kept());
+  CHECK(test::message_of<FormatError>([&] {
+          EngineChoices("Some GPU 91900", directory.path());
+        }).starts_with("[cuda] "));
 }
 
 }  // namespace
