@@ -57,6 +57,13 @@ class Record {
     describe(reader, record, context...);
     return record;
   }
+  /// The same for a record to which later programs add entries: other names are left out.
+  template <class T> static T read_known(const JsonValue& from, T record) {
+    Record reader(&from);
+    reader.others_ = true;
+    describe(reader, record);
+    return record;
+  }
   template <class T, class... Context> static Json write(T record, Context&&... context) {
     Record writer(nullptr, false);
     describe(writer, record, context...);
@@ -133,8 +140,10 @@ class Record {
   void group(std::string_view name, std::string_view what, const Body& body, Kept kept = {}) {
     if (lists_) return names_.push_back(name);
     if (const auto found = given(name)) {
-      found->only(what, names(body));
+      if (!others_) found->only(what, names(body));
+      else if (!found->is_object()) found->refuse("expected an object.");
       Record reader(&*found);
+      reader.others_ = others_;
       body(reader);
     } else if (!from_ && kept.value_or(active_)) {
       Record writer(nullptr, false);
@@ -202,7 +211,7 @@ class Record {
 
   const JsonValue* from_;  // null: writes, or lists names
   bool lists_;
-  bool active_ = true;
+  bool active_ = true, others_ = false;
   std::string_view whose_{}, other_{};
   Json to_ = Json::object();
   std::vector<std::string_view> names_{};

@@ -24,12 +24,6 @@ namespace halftone::lab {
 
 namespace {
 
-constexpr std::string_view fields[] = {
-    "policy",  "policy_hash", "resolved_hash", "workload",  "seed",    "steps",
-    "lr",      "optimizer",   "schedule",      "clip_norm", "batch",   "data",
-    "from",    "version",     "commit",        "compiler",  "backend", "kernels",
-    "threads", "processor",   "portable_bits"};
-
 /// Hashes the factors of the steps: a schedule is a function, which has no name. If there are more
 /// than 2^22 steps, hashes 2^22 that are evenly spaced, so that a long training begins within a
 /// second.
@@ -53,12 +47,181 @@ std::string processor() {
   return "";
 }
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+constexpr int64_t most_counts = int64_t(1) << 53;
+
+// --- entries of summary.json
+
+/// A text; null: unknown.
+void fact(Record& r, std::string_view name, std::string& x) {
+  r.entry(
+      name, x, {}, [](const JsonValue& v) { return v.is_null() ? "" : v.text(); },
+      [](const std::string& text) { return text.empty() ? Json() : Json(text); });
+}
+
+template <class Text> void hash(Record& r, std::string_view name, Text& x) {
+  r.entry(name, x, {}, [](const JsonValue& v) {
+    const std::string text = v.text();
+    if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+      v.refuse("expected 16 hexadecimal digits, got \"", text.substr(0, 40), "\".");
+    return text;
+  });
+}
+
+void seed(Record& r, std::string_view name, uint64_t& x) {
+  r.entry(name, x, {}, [](const JsonValue& v) {
+    if (!v.json().is_number_unsigned()) v.refuse("expected a whole number from 0 to 2^64 - 1.");
+    return v.json().get<uint64_t>();
+  });
+}
+
+double size_in(const JsonValue& v) {
+  const double x = v.number();
+  if (!(x >= 0)) v.refuse("expected a number from 0, got ", x, '.');
+  return x;
+}
+
+/// A number of the results; null: the run diverged, or had no validation data.
+void result(Record& r, std::string_view name, double& x, double (*read)(const JsonValue&)) {
+  r.entry(
+      name, x, {}, [=](const JsonValue& v) { return v.is_null() ? std::nan("") : read(v); },
+      [](double value) { return std::isnan(value) ? Json() : Json(value); });
+}
+
+template <class T>
+void named(Record& r, std::string_view name, Named<T>& x, T (*read)(const JsonValue&)) {
+  r.entry(
+      name, x, {},
+      [=](const JsonValue& v) {
+        if (!v.is_object()) v.refuse("expected an object.");
+        Named<T> numbers;
+        for (const JsonValue& member : v.members())
+          numbers.emplace_back(member.key(), read(member));
+        return numbers;
+      },
+      [](const Named<T>& numbers) {
+        Json object = Json::object();
+        for (const auto& [key, value] : numbers) object[key] = value;
+        return object;
+      });
+}
+
+void origin(Record& r, Summary::Origin& x) {
+  r.entry(
+      "from", x, {},
+      [](const JsonValue& v) {
+        Summary::Origin from;
+        if (v.is_null()) return from;
+        if (from.path = wanted(v, "path").text(); from.path.empty())
+          wanted(v, "path").refuse("expected a path, got \"\".");
+        static_cast<void>(wanted(v, "hash"));
+        from = Record::read_known(v, from);
+        return from;
+      },
+      [](const Summary::Origin& from) { return from.path.empty() ? Json() : Record::write(from); });
+}
+
+void describe_settings(Record& r, Summary& s) {
+  hash(r, "policy_hash", s.policy_hash);
+  r.text("workload", s.workload);
+  seed(r, "seed", s.seed);
+  r.integer("steps", s.steps, 1, most_steps);
+  r.entry("lr", s.lr, {}, [](const JsonValue& v) {
+    if (const double lr = v.number(); lr > 0) return lr;
+    v.refuse("expected a number above 0, got ", v.number(), '.');
+  });
+  r.group("optimizer", "an optimizer", [&](Record& inner) {
+    fact(inner, "named", s.optimizer.named);
+    fact(inner, "class", s.optimizer.type);
+    inner.entry("options", s.optimizer.options, {}, [](const JsonValue& v) { return v.json(); });
+  });
+  r.group("schedule", "a schedule", [&](Record& inner) {
+    fact(inner, "named", s.schedule.named);
+    fact(inner, "hash", s.schedule.hash);
+  });
+  r.entry("clip_norm", s.clip_norm, {}, size_in);
+  r.integer("batch", s.batch, 0, most_counts);
+  r.group("data", "data", [&](Record& inner) {
+    fact(inner, "hash", s.data.hash);
+    inner.integer("samples", s.data.samples, 0, most_counts);
+    inner.flag("shuffle", s.data.shuffle);
+    inner.flag("drop_last", s.data.drop_last);
+    seed(inner, "seed", s.data.seed);
+    hash(inner, "validation_hash", s.data.validation_hash);
+    inner.integer("validation_samples", s.data.validation_samples, 0, most_counts);
+  });
+  origin(r, s.from);
+}
+
+void describe_identity(Record& r, Summary& s) {
+  r.text("policy", s.policy);
+  hash(r, "resolved_hash", s.resolved_hash);
+  describe_settings(r, s);
+  fact(r, "version", s.version);
+  fact(r, "commit", s.commit);
+  fact(r, "compiler", s.compiler);
+  fact(r, "backend", s.backend);
+  fact(r, "kernels", s.kernels);
+  r.integer("threads", s.threads, 0, most_counts);
+  fact(r, "processor", s.processor);
+  r.entry("portable_bits", s.portable_bits, {},
+          [](const JsonValue& v) { return !v.is_null() && v.boolean(); });
+}
+
+template <auto body> std::span<const std::string_view> names_of() {
+  static const auto list = Record::names([](Record& r) {
+    Summary scratch;
+    body(r, scratch);
+  });
+  return list;
+}
+
+/// Every version wrote these fields.
+constexpr std::string_view required_fields[] = {
+    "format", "policy",    "policy_hash",           "workload",      "seed",        "steps", "lr",
+    "loss",   "late_loss", "milliseconds_per_step", "skipped_steps", "weights_hash"};
 }  // namespace
+
+void describe(Record& r, Summary::Origin& from) {
+  r.text("path", from.path);
+  hash(r, "hash", from.hash);
+}
+
+void describe(Record& r, Summary& s) {
+  int64_t format = 1;
+  r.entry("format", format, {}, [](const JsonValue& v) {
+    if (const int64_t there = v.integer(0, 1'000'000); there != 1)
+      v.refuse("the format is ", there, ", and this program reads 1.");
+    return int64_t(1);
+  });
+  describe_identity(r, s);
+  result(r, "loss", s.loss, [](const JsonValue& v) { return v.number(); });
+  result(r, "late_loss", s.late_loss, [](const JsonValue& v) { return v.number(); });
+  result(r, "validation_loss", s.validation_loss, [](const JsonValue& v) { return v.number(); });
+  result(r, "validation_accuracy", s.validation_accuracy,
+         [](const JsonValue& v) { return v.number(); });
+  r.integer("parameters", s.parameters, 0, most_counts);
+  r.integer("tokens", s.tokens, 0, most_counts);
+  named(r, "operands", s.operands, size_in);
+  result(r, "milliseconds_per_step", s.milliseconds_per_step, size_in);
+  r.integer("skipped_steps", s.skipped_steps, 0, most_counts);
+  hash(r, "weights_hash", s.weights_hash);
+  r.integer("probe", s.probe, 0, most_counts);
+  r.integer("probe_from", s.probe_from, 0, most_counts);
+  fact(r, "environment", s.environment);
+  named<int64_t>(r, "bytes_at_peak", s.bytes_at_peak,
+                 [](const JsonValue& v) { return v.integer(0, most_counts); });
+  r.integer("order", s.order, 0, most_counts);
+}
+
+Summary read_summary(const JsonValue& json) {
+  for (const std::string_view field : required_fields) static_cast<void>(wanted(json, field));
+  return Record::read_known(json, Summary{});
+}
 
 std::string version() { return HALFTONE_VERSION; }
 
-std::span<const std::string_view> identity_fields() { return fields; }
+std::span<const std::string_view> identity_fields() { return names_of<describe_identity>(); }
+std::span<const std::string_view> settings_fields() { return names_of<describe_settings>(); }
 
 // --- what a run is
 
@@ -86,47 +249,36 @@ std::string hash_of(const optim::NamedTensors& state) {
   return fingerprint.text();
 }
 
-Json identity_of_training(const Workload& work, const Choices& choices,
-                          const optim::Optimizer& optimizer, const data::DataLoader& train,
-                          const data::DataLoader* validation, int64_t steps) {
-  Json settings = Json::object();
+void identify_training(Summary& summary, const Workload& work, const Choices& choices,
+                       const optim::Optimizer& optimizer, const data::DataLoader& train,
+                       const data::DataLoader* validation, int64_t steps) {
+  summary.optimizer = {.named = choices.optimizer, .type = std::string(optimizer.name())};
   for (const auto& [name, values] : train::option_values(optimizer, nullptr))
-    settings[name] = values.size() == 1 ? Json(values[0]) : Json(values);
-  const data::DataLoaderOptions& loader = train.options();
-  Json data{{"hash", hash_of(train.dataset())},
-            {"samples", train.dataset().size()},
-            {"shuffle", loader.shuffle},
-            {"drop_last", loader.drop_last},
-            {"seed", *loader.seed}};
-  if (validation) {
-    data["validation_hash"] = hash_of(validation->dataset());
-    data["validation_samples"] = validation->dataset().size();
-  }
+    summary.optimizer.options[name] = values.size() == 1 ? Json(values[0]) : Json(values);
   const optim::LrSchedule rates =
       work.schedule ? work.schedule(steps) : optim::LrSchedule::constant();
-  return {
-      {"optimizer",
-       {{"named", text_or_null(choices.optimizer)},
-        {"class", optimizer.name()},
-        {"options", std::move(settings)}}},
-      {"schedule", {{"named", text_or_null(choices.schedule)}, {"hash", hash_of(rates, steps)}}},
-      {"clip_norm", work.clip_norm},
-      {"batch", loader.batch_size},
-      {"data", std::move(data)}};
+  summary.schedule = {.named = choices.schedule, .hash = hash_of(rates, steps)};
+  const data::DataLoaderOptions& loader = train.options();
+  summary.clip_norm = work.clip_norm, summary.batch = loader.batch_size;
+  summary.data = {.hash = hash_of(train.dataset()),
+                  .samples = train.dataset().size(),
+                  .shuffle = loader.shuffle,
+                  .drop_last = loader.drop_last,
+                  .seed = *loader.seed};
+  if (!validation) return;
+  summary.data.validation_hash = hash_of(validation->dataset());
+  summary.data.validation_samples = validation->dataset().size();
 }
 
-Json identity_of_place() {
+void identify_place(Summary& summary) {
   const Backend& backend = backend_for(Device::cpu());
-  Json place{{"version", HALFTONE_VERSION},
-             {"commit", text_or_null(built_from_commit)},
-             {"compiler", __VERSION__}};
+  summary.version = version(), summary.commit = built_from_commit, summary.compiler = __VERSION__;
   for (const BackendStatus& status : backend_statuses())
     if (status.backend == &backend)
-      place["backend"] = status.name, place["kernels"] = status.description;
-  place["threads"] = cpu_threads();
-  place["processor"] = text_or_null(processor());
-  place["portable_bits"] = portable_bits();
-  return place;
+      summary.backend = status.name, summary.kernels = status.description;
+  summary.threads = cpu_threads();
+  summary.processor = processor();
+  summary.portable_bits = portable_bits();
 }
 
 // --- comparing two
@@ -158,7 +310,7 @@ void add_differences(const std::string& name, const Json& there, const Json& her
 
 std::vector<std::string> differences(const Json& there, const Json& here) {
   std::vector<std::string> lines;
-  for (const std::string_view field : fields) {
+  for (const std::string_view field : identity_fields()) {
     const std::string key(field);
     // The path of a state does not identify it.
     if (key == "from" || key == "policy") continue;
@@ -208,35 +360,11 @@ std::string choice_in(const JsonValue& value, std::span<const std::string_view> 
   return name;
 }
 
-/// Reads a summary whose fields have been checked.
-void read_summary(const JsonValue& summary, RecordedRun& run) {
-  const Json& fields = summary.json();
-  run.study.seeds = {fields["seed"].get<uint64_t>()};
-  Setup& setup = run.study.cells.at(0).setup;
-  setup.workload = fields["workload"].get<std::string>();
-  setup.steps = fields["steps"].get<int64_t>();
-  Choices& choices = setup.choices;
-  choices.lr = fields["lr"].get<double>();
-  choices.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
-  choices.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
-  if (const JsonValue from = wanted(summary, "from"); !from.is_null()) {
-    choices.from = from.json()["path"].get<std::string>();
-    run.from_hash = from.json()["hash"].get<std::string>();
-  }
-  run.weights_hash = fields["weights_hash"].get<std::string>();
-  if (const auto portable = summary.find("portable_bits"); portable && !portable->is_null())
-    run.portable_bits = portable->boolean();
-}
-
-/// Returns the content of summary.json with its fields checked.
-Json checked_summary(std::string_view op, const std::filesystem::path& file) {
-  return of_file(op, file, [&] {
-    const std::string text = files::read_text(op, file, std::size_t(1) << 20);
-    if (!Json::accept(text)) fail<FormatError>("summary", "it is not JSON.");
-    Json summary = parsed_json(std::string(op), text);
-    require_fields(JsonValue(std::string(op), "", summary));
-    return summary;
-  });
+/// Returns the content of summary.json.
+Json summary_in(std::string_view op, const std::filesystem::path& file) {
+  const std::string text = files::read_text(op, file, std::size_t(1) << 20);
+  if (!Json::accept(text)) fail<FormatError>("summary", "it is not JSON.");
+  return parsed_json(std::string(op), text);
 }
 }  // namespace
 
@@ -247,25 +375,39 @@ RecordedRun read_run(std::string_view op, const std::filesystem::path& folder) {
                 "the file is missing. Give the folder of a run, as halftone-lab run --out leaves "
                 "it.");
   RecordedRun run{.study = {.cells = {Cell{}}}};
-  run.summary = checked_summary(op, file);
-  of_file(op, file, [&] { read_summary(JsonValue(std::string(op), "", run.summary), run); });
-  require_policy(op, folder, run.summary["policy_hash"].get<std::string>());
+  of_file(op, file, [&] {
+    run.summary = summary_in(op, file);
+    const JsonValue json(std::string(op), "", run.summary);
+    run.said = read_summary(json);
+    Setup& setup = run.study.cells.at(0).setup;
+    setup.workload = run.said.workload, setup.steps = run.said.steps;
+    setup.choices = {
+        .lr = run.said.lr,
+        .optimizer = choice_in(wanted(wanted(json, "optimizer"), "named"), optimizer_names()),
+        .schedule = choice_in(wanted(wanted(json, "schedule"), "named"), schedule_names())};
+    static_cast<void>(wanted(json, "from"));
+    setup.choices.from = run.said.from.path;
+  });
+  run.study.seeds = {run.said.seed};
+  require_policy(op, folder, run.said.policy_hash);
   Cell& cell = run.study.cells[0];
   cell = read_cells({(folder / "policy.json").string()}, cell.setup).at(0);
   return run;
 }
 
 void require_finished_run(std::string_view op, const std::filesystem::path& folder) {
-  const Json summary = checked_summary(op, folder / "summary.json");
+  const std::filesystem::path file = folder / "summary.json";
+  const Summary summary = of_file(
+      op, file, [&] { return read_summary(JsonValue(std::string(op), "", summary_in(op, file))); });
   std::vector<const char*> names{"policy.json", "resolved.json", "metrics.jsonl"};
-  if (summary.value("probe", 0) > 0) names.push_back("probe.jsonl");
+  if (summary.probe > 0) names.push_back("probe.jsonl");
   std::error_code ignored;
   for (const char* name : names)
     if (!std::filesystem::is_regular_file(folder / name, ignored))
       refuse_file(op, folder / name,
                   "the file is missing, although the run is finished. Put it back, or remove the "
                   "folder: then this run is done again.");
-  require_policy(op, folder, summary["policy_hash"].get<std::string>());
+  require_policy(op, folder, summary.policy_hash);
 }
 
 std::vector<std::string> add_telemetry(std::string_view op, const std::filesystem::path& folder,
@@ -285,31 +427,23 @@ std::optional<RunResult> finished_run(std::string_view op, const std::filesystem
   const std::filesystem::path file = folder / "summary.json";
   std::error_code error;
   if (!std::filesystem::exists(file, error) && !error) return {};
-  const nlohmann::json summary = read_json(op, file);
-  const auto needed = [&](const char* name) {
-    const std::optional<double> value = number_in(summary, name);
-    if (value) return *value;
-    if (summary.contains(name) && summary[name].is_null()) return std::nan("");  // the run diverged
-    fail<FormatError>(op, file.string(), " has no number \"", name,
-                      "\". Remove the folder, and this run is done again.");
-  };
-  const auto optional = [&](const char* name) {
-    return summary.contains(name) ? needed(name) : std::nan("");
-  };
-  if (summary.contains("skipped_steps") && !count_in(summary, "skipped_steps"))
-    fail<FormatError>(op, file.string(),
-                      " has no count \"skipped_steps\". Remove the folder, and this run is done "
-                      "again.");
+  const Json json(read_json(op, file));
+  const JsonValue whole(std::string(op), "", json);
+  const Summary summary = of_file(op, file, [&] {
+    for (const char* field : {"loss", "milliseconds_per_step"})
+      static_cast<void>(wanted(whole, field));
+    return Record::read_known(whole, Summary{});
+  });
   return RunResult{.policy = policy,
                    .seed = seed,
-                   .loss = needed("loss"),
-                   .late_loss = optional("late_loss"),
-                   .validation_loss = optional("validation_loss"),
-                   .validation_accuracy = optional("validation_accuracy"),
-                   .milliseconds = needed("milliseconds_per_step"),
-                   .skipped = count_in(summary, "skipped_steps").value_or(0),
+                   .loss = summary.loss,
+                   .late_loss = summary.late_loss,
+                   .validation_loss = summary.validation_loss,
+                   .validation_accuracy = summary.validation_accuracy,
+                   .milliseconds = summary.milliseconds_per_step,
+                   .skipped = summary.skipped_steps,
                    .least_sqnr = std::numeric_limits<double>::infinity(),
-                   .summary = summary.dump(),
+                   .summary = json.dump(),
                    .was_there = true};
 }
 

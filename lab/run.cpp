@@ -125,45 +125,33 @@ double tail_mean(const std::vector<double>& values) {
   return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
 }
 
-/// Returns the formats of operands: {"weight_bits": 4.25, "weight_exponent": 2, ...}.
-Json json_of(const policy::Session& session) {
-  Json json;
+/// Returns the formats of operands: {"weight_bits", 4.25}, {"weight_exponent", 2}, ...
+Named<double> operands_of(const policy::Session& session) {
+  Named<double> all;
   const auto formats = operand_formats(session);
   for (std::size_t i = 0; i < operand_roles; ++i) {
     const std::string role(operand_role_names[i]);
-    json[role + "_bits"] = formats[i].bits, json[role + "_exponent"] = formats[i].exponent;
-    json[role + "_fraction"] = formats[i].fraction, json[role + "_block"] = formats[i].block;
+    all.emplace_back(role + "_bits", formats[i].bits);
+    all.emplace_back(role + "_exponent", formats[i].exponent);
+    all.emplace_back(role + "_fraction", formats[i].fraction);
+    all.emplace_back(role + "_block", formats[i].block);
   }
-  return json;
+  return all;
 }
 
-/// Returns everything in summary.json: the settings, the environment and the results.
-Json summary_of(const Setup& setup, const RunResult& result, const Json& settings,
-                int64_t parameters, int64_t tokens, const policy::Session& session) {
-  Json summary{{"format", 1}, {"policy", result.policy}};
-  summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
-  summary.update(settings);
-  summary.update(identity_of_place());
-  const auto number = [](double x) { return std::isnan(x) ? Json() : Json(x); };
-  summary.update(Json{{"loss", result.loss},
-                      {"late_loss", result.late_loss},
-                      {"validation_loss", number(result.validation_loss)},
-                      {"validation_accuracy", number(result.validation_accuracy)},
-                      {"parameters", parameters},
-                      {"tokens", tokens},
-                      {"operands", json_of(session)},
-                      {"milliseconds_per_step", result.milliseconds},
-                      {"skipped_steps", result.skipped},
-                      {"weights_hash", result.weights_hash},
-                      {"probe", setup.probe},
-                      {"probe_from", setup.probe_from},
-                      {"environment", train::environment_of({})}});
-  Json memory;
+/// Adds the results to what identifies the run.
+void add_results(Summary& summary, const Setup& setup, const RunResult& result) {
+  summary.policy = result.policy, summary.resolved_hash = result.resolved_hash;
+  summary.loss = result.loss, summary.late_loss = result.late_loss;
+  summary.validation_loss = result.validation_loss;
+  summary.validation_accuracy = result.validation_accuracy;
+  summary.milliseconds_per_step = result.milliseconds, summary.skipped_steps = result.skipped;
+  summary.weights_hash = result.weights_hash;
+  summary.probe = setup.probe, summary.probe_from = setup.probe_from;
+  summary.environment = train::environment_of({});
   const MemoryReport report = memory_report();
   for (int use = 0; use < memory_use_count; ++use)
-    memory[std::string(name(MemoryUse(use)))] = report.at_peak[std::size_t(use)];
-  summary["bytes_at_peak"] = std::move(memory);
-  return summary;
+    summary.bytes_at_peak.emplace_back(name(MemoryUse(use)), report.at_peak[std::size_t(use)]);
 }
 
 void write_folder(const std::filesystem::path& folder, const RunResult& result,
@@ -186,17 +174,21 @@ std::string short_name(const std::string& policy) {
 
 /// Returns the result of an earlier finished run, which must have these settings. Throws UsageError
 /// for others.
-RunResult done_already(const Job& job, RunResult done, const Json& settings) {
+RunResult done_already(const Job& job, RunResult done, const Summary& wanted) {
   const Setup& setup = job.cell.setup;
   require_finished_run("run", job.folder);
   const Json summary = parsed_json("run", done.summary);
-  Json there;
-  for (const auto& [name, value] : settings.items()) there[name] = summary.value(name, Json());
+  const Json all = Record::write(wanted);
+  Json there, here;
+  for (const std::string_view field : settings_fields()) {
+    const std::string name(field);
+    there[name] = summary.value(name, Json()), here[name] = all[name];
+  }
   if (summary.value("portable_bits", Json(false)) != Json(portable_bits()))
     fail<UsageError>("run", "the run in ", job.folder.string(),
                      portable_bits() ? " has no" : " has",
                      " portable bits. Choose another folder, or remove it.");
-  std::vector<std::string> others = differences(there, settings);
+  std::vector<std::string> others = differences(there, here);
   const auto require = [&](const char* name, const Json& there, int64_t here) {
     if (setup.probe > 0 && there != here)
       others.push_back(std::string(name) + ": " +
@@ -229,7 +221,7 @@ struct Prepared {
   std::unique_ptr<optim::Optimizer> optimizer{};
   std::optional<data::DataLoader> train{}, validation{};
   optim::NamedTensors state{};  // of --from
-  Json settings{};              // as in summary.json
+  Summary summary{};            // what is known before the run
 };
 
 Prepared prepared(const Job& job, const std::vector<NamedWorkload>& own) {
@@ -239,19 +231,17 @@ Prepared prepared(const Job& job, const std::vector<NamedWorkload>& own) {
   p.optimizer = optimizer_of(p.work);
   p.train = p.work.train();
   if (p.work.validation) p.validation = p.work.validation();
-  Json from;
+  Summary& summary = p.summary;
   if (const auto& path = setup.choices.from; !path.empty()) {
     p.state = trained_state(path);
-    from = {{"path", std::filesystem::absolute(path).string()}, {"hash", hash_of(p.state)}};
+    summary.from = {std::filesystem::absolute(path).string(), hash_of(p.state)};
   }
-  p.settings = {{"policy_hash", policy::hash(job.cell.policy)},
-                {"workload", setup.workload},
-                {"seed", job.seed},
-                {"steps", setup.steps},
-                {"lr", p.work.lr}};
-  p.settings.update(identity_of_training(p.work, setup.choices, *p.optimizer, *p.train,
-                                         p.validation ? &*p.validation : nullptr, setup.steps));
-  p.settings["from"] = from;
+  summary.policy_hash = policy::hash(job.cell.policy), summary.workload = setup.workload;
+  summary.seed = job.seed, summary.steps = setup.steps, summary.lr = p.work.lr;
+  summary.order = job.order;
+  identify_training(summary, p.work, setup.choices, *p.optimizer, *p.train,
+                    p.validation ? &*p.validation : nullptr, setup.steps);
+  identify_place(summary);
   return p;
 }
 
@@ -260,7 +250,7 @@ Prepared prepared(const Job& job, const std::vector<NamedWorkload>& own) {
 std::optional<RunResult> result_before(const Job& job, const std::vector<NamedWorkload>& own) {
   if (job.folder.empty()) return {};
   if (auto done = finished_run("run", job.folder, job.cell.name, job.seed))
-    return done_already(job, *std::move(done), prepared(job, own).settings);
+    return done_already(job, *std::move(done), prepared(job, own).summary);
   if (job.set_aside) return {};
   if (const auto left = train::left_by_training(job.folder); !left.empty())
     fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ",
@@ -283,7 +273,7 @@ std::optional<RunResult> trained(const Job& job, const std::vector<NamedWorkload
   const Setup& setup = job.cell.setup;
   Prepared p = prepared(job, own);
   RunResult result{.policy = job.cell.name, .seed = job.seed};
-  result.policy_hash = p.settings["policy_hash"];
+  result.policy_hash = p.summary.policy_hash;
   const bool files = !job.folder.empty();
   const auto watcher = std::make_shared<Watcher>(setup);
   train::Trainer trainer(p.work.task, *p.optimizer,
@@ -326,10 +316,10 @@ std::optional<RunResult> trained(const Job& job, const std::vector<NamedWorkload
   result.updates = watcher->worst.stored;
   result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(p.work.model->parameters());
-  Json summary = summary_of(setup, result, p.settings, p.work.model->parameter_count(),
-                            watcher->tokens, session);
-  summary["order"] = job.order;
-  result.summary = summary.dump(1) + "\n";
+  p.summary.parameters = p.work.model->parameter_count(), p.summary.tokens = watcher->tokens;
+  p.summary.operands = operands_of(session);
+  add_results(p.summary, setup, result);
+  result.summary = Record::write(p.summary).dump(1) + "\n";
   if (files)
     write_folder(job.folder, result, job.cell.policy, session,
                  setup.probe > 0 ? &watcher->lines : nullptr, watcher->tracer.get());

@@ -60,7 +60,7 @@ class RunFolder {
   bool was_trained() const;
 
   /// Returns nullopt without summary.json. Throws FormatError for invalid JSON, and for fields that
-  /// are missing or wrong (see require_fields()).
+  /// are missing or wrong (see read_summary()).
   std::optional<RunSummary> summary() const;
   /// Throws FormatError if policy.json has another hash than the run's policy, or if summary.json
   /// is damaged. Notes a missing policy.json. Does nothing without summary.json.
@@ -101,7 +101,7 @@ std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes);
 
-// Checks summary.json and policy.json of a run folder, for every command that reads run folders.
+// Checks files of a run folder, for every command that reads run folders.
 
 /// Throws FormatError "[op] FILE: problem".
 [[noreturn]] void refuse_file(std::string_view op, const std::filesystem::path& file,
@@ -115,17 +115,12 @@ auto of_file(std::string_view op, const std::filesystem::path& file, const Read&
   } catch (const Error& error) {
     refuse_file(op, file,
                 std::string(error.message()) +
-                    " It is damaged, or of another program: make it anew with halftone-lab run.");
+                    " It is damaged, or of another program: remove its folder, and run it again.");
   }
 }
 
 /// Returns an entry of an object. Throws FormatError if it is missing.
 JsonValue wanted(const JsonValue& object, std::string_view key);
-
-/// Checks the content of summary.json: the fields that identify a run and its results must exist,
-/// and every field that docs/telemetry.md describes must have its type and range. Fields that
-/// later versions added may be missing. Throws FormatError of `summary`'s place.
-void require_fields(const JsonValue& summary);
 
 /// Checks that the hash of policy.json in `folder` is `policy_hash`, which summary.json has. Throws
 /// FormatError in the name of `op` if it differs, or if the file is not a policy.

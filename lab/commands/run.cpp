@@ -84,7 +84,7 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   RecordedRun there = read_run("rerun", options.folder);
   Setup& setup = there.study.cells[0].setup;
   if (!options.from.empty()) setup.choices.from = options.from;
-  if (setup.choices.from.empty() != there.from_hash.empty())
+  if (setup.choices.from.empty() != there.said.from.path.empty())
     fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
   if (!setup.choices.from.empty() && !std::filesystem::exists(setup.choices.from))
     fail<UsageError>("rerun", printable(setup.choices.from.string()),
@@ -93,7 +93,7 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   std::ostream& words = words_next_to(options.json);
   words << printable(options.folder.string()) << ": " << setup.steps << " steps of "
         << printable(setup.workload) << ", seed " << there.study.seeds[0] << std::endl;
-  if (there.portable_bits) set_portable_bits(true);
+  if (there.said.portable_bits) set_portable_bits(true);
   std::ostringstream progress;
   const std::vector<RunResult> finished = run(there.study, own, progress);
   if (finished.empty()) {
@@ -104,14 +104,14 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   const std::vector<std::string> others =
       differences(there.summary, parsed_json("rerun", here.summary));
   for (const std::string& line : others) words << "differs: " << printable(line) << '\n';
-  const bool same = here.weights_hash == there.weights_hash;
-  words << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
+  const bool same = here.weights_hash == there.said.weights_hash;
+  words << "weights: " << there.said.weights_hash << " there, " << here.weights_hash << " here, "
         << (same ? "the same" : "others") << '\n';
   if (!same && others.empty())
     words << "nothing that is recorded differs: look at what the compiler was told, and at "
              "libraries\n";
   write_json(options.json, Json{{"format", 1},
-                                {"weights_there", there.weights_hash},
+                                {"weights_there", there.said.weights_hash},
                                 {"weights_here", here.weights_hash},
                                 {"same", same},
                                 {"differences", others}}

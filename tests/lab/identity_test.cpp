@@ -90,7 +90,12 @@ TEST_CASE("every field of an identity is compared") {
 }
 
 TEST_CASE("a place knows its own fields, and differs from itself nowhere") {
-  const Json place = lab::identity_of_place();
+  const auto here = [] {
+    lab::Summary summary;
+    lab::identify_place(summary);
+    return Record::write(summary);
+  };
+  const Json place = here();
   for (const char* field :
        {"version", "commit", "compiler", "backend", "kernels", "threads", "processor"}) {
     CAPTURE(field);
@@ -98,7 +103,7 @@ TEST_CASE("a place knows its own fields, and differs from itself nowhere") {
     CHECK(std::ranges::find(lab::identity_fields(), field) != lab::identity_fields().end());
   }
   CHECK(place["threads"].get<int>() >= 1);
-  CHECK(differences(place, lab::identity_of_place()).empty());
+  CHECK(differences(place, here()).empty());
 }
 
 // --- hashes
@@ -138,7 +143,9 @@ TEST_CASE("the identity of a training has its own choices, and what they became"
     data::DataLoader loader(data::TensorDataset(randn({32, 4}), randn({32, 2})),
                             {.batch_size = 8, .seed = 5});
     manual_seed(1);
-    return lab::identity_of_training(work, choices, *optimizer, loader, nullptr, steps);
+    lab::Summary summary;
+    lab::identify_training(summary, work, choices, *optimizer, loader, nullptr, steps);
+    return Record::write(summary);
   };
   const Json plain = identity({});
   CHECK(plain["optimizer"]["named"].is_null());
@@ -173,8 +180,9 @@ TEST_CASE("the hash of a schedule has every factor of 2^22 steps, and a part of 
     lab::Workload chosen = linear_workload({4, 2});
     lab::choose(chosen, {.schedule = schedule});
     const auto optimizer = lab::optimizer_of(chosen);
-    return lab::identity_of_training(chosen, {}, *optimizer, chosen.train(), nullptr,
-                                     steps)["schedule"]["hash"];
+    lab::Summary summary;
+    lab::identify_training(summary, chosen, {}, *optimizer, chosen.train(), nullptr, steps);
+    return summary.schedule.hash;
   };
   for (const int64_t steps : {int64_t(10), int64_t(1) << 22}) {
     const optim::LrSchedule schedule = optim::LrSchedule::cosine(steps);
@@ -216,9 +224,9 @@ TEST_CASE("a finished run without its numbers is an error that says what to do")
     write_file(directory / "summary.json", text);
     return message_of<FormatError>([&] { lab::finished_run("test", directory.path(), "p", 0); });
   };
-  CHECK(contains(refusal(R"({"milliseconds_per_step": 3})"), "has no number \"loss\""));
-  CHECK(contains(refusal(R"({"loss": 1})"), "has no number \"milliseconds_per_step\""));
-  CHECK(contains(refusal(R"({"loss": "1", "milliseconds_per_step": 3})"), "Remove the folder"));
+  CHECK(contains(refusal(R"({"milliseconds_per_step": 3})"), "the entry \"loss\" is missing"));
+  CHECK(contains(refusal(R"({"loss": 1})"), "the entry \"milliseconds_per_step\" is missing"));
+  CHECK(contains(refusal(R"({"loss": "1", "milliseconds_per_step": 3})"), "remove its folder"));
   for (const char* text : {"", "[]", "{\"loss\": 1", "{\"loss\": 1e999}"})
     CHECK(contains(refusal(text), "summary.json: not "));
 }
@@ -254,7 +262,7 @@ struct Folder {
     const std::string message = message_of<FormatError>([&] { lab::read_run("rerun", path); });
     const std::string where = "[rerun] " + (path / "summary.json").string() + ": ";
     CHECK(message.starts_with(where));
-    CHECK(message.ends_with("make it anew with halftone-lab run."));
+    CHECK(message.ends_with("remove its folder, and run it again."));
     return message.size() < where.size() ? "accepted" : message.substr(where.size());
   }
 };
@@ -333,7 +341,7 @@ TEST_CASE("a run says what it was, and its folder repeats it") {
   CHECK(read.study.seeds == std::vector<uint64_t>{3});
   std::ostringstream progress;
   const lab::RunResult again = lab::run(read.study, small(), progress).at(0);
-  CHECK(again.weights_hash == read.weights_hash);
+  CHECK(again.weights_hash == read.said.weights_hash);
   CHECK(lab::differences(read.summary, Json::parse(again.summary)).empty());
 }
 
@@ -360,7 +368,7 @@ TEST_CASE("a run from an earlier one's state ends elsewhere, and says where it b
   const lab::RecordedRun read = lab::read_run("rerun", later.path);
   CHECK(read.study.cells[0].setup.choices.from == first.path);
   std::ostringstream progress;
-  CHECK(lab::run(read.study, small(), progress).at(0).weights_hash == read.weights_hash);
+  CHECK(lab::run(read.study, small(), progress).at(0).weights_hash == read.said.weights_hash);
 }
 
 TEST_CASE("what differs is named, field by field") {
@@ -393,7 +401,7 @@ TEST_CASE("every field of a summary is checked") {
     CAPTURE(pointer);
     CHECK(run.refusal(pointer, value).find(message) == 0);
   };
-  begins("/format", 2, "/: the format is 2, and this program reads 1.");
+  begins("/format", 2, "/format: the format is 2, and this program reads 1.");
   begins("/format", gone, "/: the entry \"format\" is missing.");
   begins("/workload", 3, "/workload: expected a text, got a number.");
   begins("/seed", -1, "/seed: expected a whole number from 0");

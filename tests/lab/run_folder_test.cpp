@@ -527,7 +527,7 @@ TEST_CASE("every reader refuses a policy of another hash, and a cut one") {
     for (const std::string& message : {runs.of_table(), runs.of_report(), runs.of_run()}) {
       CAPTURE(message);
       CHECK(contains(message, "] " + (runs.path / "policy.json").string() + ": "));
-      CHECK(message.ends_with("make it anew with halftone-lab run."));
+      CHECK(message.ends_with("remove its folder, and run it again."));
     }
   }
 }

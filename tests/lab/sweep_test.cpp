@@ -476,9 +476,10 @@ TEST_CASE("a finished sweep starts nothing and prints its runs") {
   const lab::SweepCell cell = lab::RunFolder("test", folder / "mlp_tiny-fp32-lr=2-5").cell();
   CHECK(cell.policy == "fp32");
   CHECK(cell.values == std::map<std::string, std::string>{{"lr", "2"}});
-  write_file(folder / "mlp_tiny-fp32-lr=1-3/summary.json", R"({"loss":"much"})");
+  write_file(folder / "mlp_tiny-fp32-lr=1-3/summary.json",
+             R"({"loss":"much","milliseconds_per_step":1})");
   CHECK(contains(message_of<FormatError>([&] { lab::run_sweep(options, {}, progress); }),
-                 "has no number \"loss\""));
+                 "/loss: expected a number, got a text."));
 }
 
 }  // namespace
