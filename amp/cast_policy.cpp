@@ -202,7 +202,8 @@ std::span<const Preset> presets() {
           "scaled_dot_product_attention"}},
         {full_precision,
          {"cross_entropy", "nll_loss", "bce_with_logits", "binary_cross_entropy", "mse", "l1",
-          "smooth_l1", "huber", "kl_div", "triplet_margin_loss", "prod"}},
+          "smooth_l1", "huber", "kl_div", "triplet_margin_loss", "prod", "inv", "solve", "cholesky",
+          "qr", "svd", "eigh"}},
         {widest_input, {"cat", "pow", "cosine_similarity", "gru", "einsum"}},
         {as_is, {"dot", "scatter_add"}}}},
       // apex/amp/lists/{functional,torch,tensor}_overrides.py, before its removal in 2025.

@@ -55,6 +55,12 @@ struct Matmul;
 struct Linear;
 struct Dot;
 struct CosineSimilarity;
+struct Inverse;
+struct Solve;
+struct Cholesky;
+struct Qr;
+struct Svd;
+struct Eigh;
 struct Softmax;
 struct LogSoftmax;
 struct LogSumExp;
@@ -95,12 +101,13 @@ using ElementwiseOps = Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFor
 using StructuredOps =
     TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
              Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
-             CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Softmax,
-             LogSoftmax, LogSumExp, Attention, PackedAttention, AttentionScores,
-             AttentionProbabilities, AttentionValues, Rope, PackedSwiglu, GroupedLinear,
-             RouterScores, CrossEntropy, NllLoss, LayerNorm, RmsNorm, AddBeforeNorm, GroupNorm,
-             InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
-             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
+             CumulativeSum, CumulativeProduct, Matmul, Linear, Dot, CosineSimilarity, Inverse,
+             Solve, Cholesky, Qr, Svd, Eigh, Softmax, LogSoftmax, LogSumExp, Attention,
+             PackedAttention, AttentionScores, AttentionProbabilities, AttentionValues, Rope,
+             PackedSwiglu, GroupedLinear, RouterScores, CrossEntropy, NllLoss, LayerNorm, RmsNorm,
+             AddBeforeNorm, GroupNorm, InstanceNorm, BatchNorm, BatchNormRelu, Conv2d,
+             ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm,
+             Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Functions made of operations, with a class of their own in casting policies, as in PyTorch's

@@ -7,6 +7,7 @@
 #include <halftone/autograd/ops/elementwise.h>
 #include <halftone/autograd/ops/images.h>
 #include <halftone/autograd/ops/index.h>
+#include <halftone/autograd/ops/linalg.h>
 #include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/loss.h>
 #include <halftone/autograd/ops/matmul.h>
@@ -14,3 +15,4 @@
 #include <halftone/autograd/ops/reduce.h>
 #include <halftone/autograd/ops/sequences.h>
 #include <halftone/autograd/ops/shape.h>
+#include <halftone/autograd/ops/volumes.h>

@@ -1,4 +1,5 @@
-// Layers on images [n, channels, height, width]: convolutions, pooling, norms; also the norms and convolutions of sequences.
+// Layers on images [n, channels, height, width]: convolutions, pooling, norms; also the norms and
+// convolutions of sequences.
 #pragma once
 
 #include <concepts>
@@ -87,7 +88,7 @@ struct RunningNorm : Layer {
  protected:
   RunningNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options);
 };
-/// The common part of BatchNorm1d and BatchNorm2d.
+/// The common part of BatchNorm1d, BatchNorm2d and BatchNorm3d (volumes.h).
 struct BatchNorm : RunningNorm {
   /// Returns relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's
   /// shape, may be undefined.

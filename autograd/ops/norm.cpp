@@ -82,7 +82,7 @@ void BatchNorm::prepare(const OpInfo& op, const Tensor& in, const Tensor& w, con
   check::floating(name, in);
   if (in.rank() != 2 && in.rank() != 4)
     fail<ShapeError>(name, "the input is ", described(in),
-                     ". It must be [n, c], [n, c, l] or [n, c, h, w].");
+                     ". It must be [n, c], [n, c, l], [n, c, h, w] or [n, c, d, h, w].");
   const int64_t channels = in.shape()[1];
   check::vector_of(name, "weight", w, channels);
   check::vector_of(name, "bias", b, channels);
@@ -241,15 +241,22 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const Tensor& running_mean, const Tensor& running_var,
                   const BatchNormOptions& options) {
   const BatchNorm op = batch_norm_op("batch_norm", x, running_mean, running_var, options);
-  if (x.rank() != 3) return apply(op, x, weight, bias);
-  return squeeze(apply(op, unsqueeze(x, 2), weight, bias), 2);
+  if (x.rank() == 3) return squeeze(apply(op, unsqueeze(x, 2), weight, bias), 2);
+  if (x.rank() != 5) return apply(op, x, weight, bias);
+  // Volumes in NDHWC memory are images whose rows are those of all depths.
+  const Tensor at_end = permute(x, {0, 2, 3, 4, 1});
+  const Shape shape = at_end.shape();
+  const Tensor images =
+      permute(reshape(at_end, {shape[0], shape[1] * shape[2], shape[3], shape[4]}), {0, 3, 1, 2});
+  const Tensor y = permute(apply(op, images, weight, bias), {0, 2, 3, 1});
+  return permute(reshape(y, shape), {0, 4, 1, 2, 3});
 }
 
 Tensor batch_norm_relu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                        const Tensor& running_mean, const Tensor& running_var,
                        const BatchNormOptions& options, const Tensor& residual) {
   const BatchNorm op = batch_norm_op("batch_norm_relu", x, running_mean, running_var, options);
-  if (x.rank() == 3 || (residual.defined() && residual.dtype() != x.dtype())) {
+  if (x.rank() == 3 || x.rank() == 5 || (residual.defined() && residual.dtype() != x.dtype())) {
     const Tensor y = batch_norm(x, weight, bias, running_mean, running_var, options);
     return relu(residual.defined() ? y + residual : y);
   }

@@ -6,6 +6,7 @@
 #include "ops/samples_elementwise.h"
 #include "ops/samples_images.h"
 #include "ops/samples_index.h"
+#include "ops/samples_linalg.h"
 #include "ops/samples_norm.h"
 #include "ops/samples_products.h"
 #include "ops/samples_reduce.h"

@@ -286,8 +286,8 @@ template <> struct Samples<BatchNorm> {
                   evaluation("evaluation, one value", {1, 3, 1, 1}, none)},
         .errors =
             {REFUSES(ShapeError,
-                     "[batch_norm] the input is [4] f32. It must be [n, c], [n, c, l] or "
-                     "[n, c, h, w].",
+                     "[batch_norm] the input is [4] f32. It must be [n, c], [n, c, l], "
+                     "[n, c, h, w] or [n, c, d, h, w].",
                      batch_norm(ones({4}), {}, {}, {}, {})),
              REFUSES(ShapeError,
                      "[batch_norm] training needs more than one value per channel, got [1, 3] f32. "
