@@ -407,10 +407,11 @@ struct Logit {  // log(x / (1 - x)); an eps that is not negative limits x to [ep
     const bool middle = x > T(0.25) && x < T(0.75);  // here the quotient is near 1
     return middle ? math::log1p((x + x - T(1)) / (T(1) - x)) : math::log(x / (T(1) - x));
   }
-  template <class T> HT_HD T derivative(T x, T) const {
+  template <class T> HT_HD T derivative(T x, T) const { return gradient(T(1), x); }
+  template <class T> HT_HD T gradient(T dy, T x) const {
     if (eps >= 0 && (x < T(eps) || x > T(1) - T(eps))) return T(0);
     return x < T(0) || x > T(1) ? T(std::numeric_limits<double>::quiet_NaN())
-                                : T(1) / (x * (T(1) - x));
+                                : dy / (x * (T(1) - x));
   }
 };
 struct Trunc {
