@@ -314,7 +314,10 @@ IndexedRows indexed_rows(std::string_view op, const Tensor& x, const std::vector
   Shape front;
   for (const int64_t d : moved) {
     const int64_t size = x.shape()[int(d)];
-    row = row * size + wrapped(op, indices[std::size_t(d)], size);
+    const Tensor place = wrapped(op, indices[std::size_t(d)], size);
+    row = row * size + place;
+    if (moved.rank() > 1 && x.device().kind != DeviceKind::cpu)  // no other row: an error
+      row = where(logical_and(place >= 0, place < size), row, -1);
     front.push_back(size);
   }
   // The dimensions of the indices stand in the place of the indexed ones, or first if those are
@@ -478,6 +481,7 @@ Tensor scatter_reduce(const Tensor& x_in, int dim, const Tensor& index_in, const
   const auto added = [&](const Tensor& to, const Tensor& from) {
     return scatter_add(to, d, index, from);
   };
+  const DType wide = x.dtype() == f64 ? f64 : f32;  // bf16 counts to 256
   const Tensor ones_of_index = halftone::ones(index.shape(), i64, x.device());
   const Tensor hits = added(zeros(x.shape(), i64, x.device()), ones_of_index);
   Tensor y;
@@ -488,8 +492,7 @@ Tensor scatter_reduce(const Tensor& x_in, int dim, const Tensor& index_in, const
     y = added(include_self ? x : where(hits > 0, 0, x), source);
     const Tensor count = include_self ? hits + 1 : maximum(hits, 1);
     if (reduction == ScatterReduction::mean)
-      y = is_floating(y.dtype()) ? y / cast(count, y.dtype())
-                                 : cast(floor_divide(y, count), y.dtype());
+      y = cast(is_floating(x.dtype()) ? y / cast(count, wide) : floor_divide(y, count), x.dtype());
   } else {
     const bool largest = reduction == ScatterReduction::amax;
     const Tensor self = x.detach(), from = source.detach();
@@ -501,7 +504,8 @@ Tensor scatter_reduce(const Tensor& x_in, int dim, const Tensor& index_in, const
     y = value;
     if (is_floating(x.dtype()))
       y = apply(WithGradientOf{}, value,
-                added(where(of_self, x, 0), where(of_source, source, 0)) / cast(ties, x.dtype()));
+                cast(added(where(of_self, x, 0), where(of_source, source, 0)) / cast(ties, wide),
+                     x.dtype()));
   }
   return reshape(y, x_in.shape());
 }
@@ -543,12 +547,12 @@ Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<i
 
 namespace {
 /// Appends n of the categories of a row to `drawn`.
-/// Numbers on (0, 1) with 51 bits: times a total, they round to less than it.
 void draw_categories(std::span<const double> row, int64_t n, bool replacement,
                      std::vector<int64_t>& drawn) {
   std::vector<double> sums;
   std::vector<std::pair<double, int64_t>> waits;  // exponential, with the probabilities as rates
   double total = 0;
+  // 51 bits on (0, 1): times a total, they round to less than it.
   const auto random = [] { return (double(default_generator().next() >> 13) + 0.5) * 0x1p-51; };
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (!(row[i] >= 0 && row[i] <= facts(f64).max))
@@ -578,10 +582,10 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement) {
     fail<ShapeError>("multinomial", described(probabilities), " has rank ", rank,
                      ". Give a vector, or a matrix of rows.");
   const int64_t categories = probabilities.size(-1);
-  if (n < 1 || (!replacement && n > categories))
-    fail<UsageError>(
-        "multinomial", n, " samples of ", categories,
-        " categories. Draw at least one, and without replacement no more than there are.");
+  if (n < 1 || (replacement ? categories == 0 : n > categories))
+    fail<UsageError>("multinomial", n, " samples of ", categories,
+                     " categories. Draw at least one, from at least one, and without replacement "
+                     "no more than there are.");
   const std::vector<double> values = probabilities.to_vector<double>();
   std::vector<int64_t> drawn;
   for (std::size_t row = 0; row < values.size(); row += std::size_t(categories))

@@ -474,7 +474,7 @@ TEST_CASE("normal() and bernoulli() of tensors have their means and deviations")
   const Moments n = moments_of(normal(3, 2, {many}));
   CHECK(std::abs(n.mean - 3) < 5 * 2 / root);
   CHECK(std::abs(n.variance - 4) < 5 * 4 * std::sqrt(2.0) / root);
-  const Tensor mean = from({{-1.0}, {2.0}}), std = from({0.0, 3.0});
+  const Tensor mean = reshape(from({-1.0, 2.0}), {2, 1}), std = from({0.0, 3.0});
   const Tensor x = normal(expand(mean, {2, 2}), std);
   CHECK(x.at({0, 0}) == -1);
   CHECK(x.at({1, 0}) == 2);
