@@ -533,6 +533,8 @@ Tensor grid_sample(const Tensor& x_in, const Tensor& grid_in, const GridSampleOp
   Tensor y;
   if (options.mode == Interpolation::nearest) {
     y = pixels_at(x, round(px), round(py));
+    if (grid.requires_grad())  // its gradient is 0
+      y = y + where(zeros({}, boolean, x.device()), px + py, 0);
   } else {
     const Tensor left = floor(px.detach()), top = floor(py.detach());
     const Tensor right_share = px - left, bottom_share = py - top;

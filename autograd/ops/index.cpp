@@ -363,7 +363,6 @@ Tensor index_put(const Tensor& x_in, const std::vector<Tensor>& indices, const T
   if (broadcast_shapes("index_put", result, values.shape()) != result)
     fail<ShapeError>("index_put", "the values are ", described(values), ", x at the indices is ",
                      result, ". They must broadcast to it.");
-  if (in.row.numel() == 0) return x;
   const Tensor sources = reshape(permute(expand(values, result), inverse(in.order)),
                                  {in.row.numel(), in.rows.shape()[1]});
   const Tensor put =
@@ -399,7 +398,8 @@ Tensor index_copy(const Tensor& x_in, int dim, const Tensor& index, const Tensor
     fail<ShapeError>("index_copy", "the index is ", described(index), ", the source ",
                      described(source_in), ". The index must be a vector, the source ", wanted,
                      '.');
-  if (places.numel() == 0) return inputs[0];
+  if (places.numel() == 0)  // a source that requires a gradient gets one
+    return source.requires_grad() ? inputs[0] + sum(source) : inputs[0];
   const LastSources last = last_sources(places, 0, x.shape()[d]);
   return reshape(where(along(last.hit, d, x.rank()), index_select(source, d, last.source), x),
                  x_in.shape());
@@ -500,7 +500,8 @@ Tensor scatter_reduce(const Tensor& x_in, int dim, const Tensor& index_in, const
     const Tensor value = !include_self ? top : (largest ? maximum(top, self) : minimum(top, self));
     const Tensor of_self = logical_and(self == value, include_self ? hits >= 0 : hits == 0);
     const Tensor of_source = from == gather(value, d, index);
-    const Tensor ties = added(cast(of_self, i64), cast(of_source, i64));
+    // As PyTorch's, self counts as one of the equals although it is not included.
+    const Tensor ties = added(cast(self == value, i64), cast(of_source, i64));
     y = value;
     if (is_floating(x.dtype()))
       y = apply(WithGradientOf{}, value,

@@ -552,8 +552,8 @@ TEST_CASE("arguments of several indices say what is wrong") {
   CHECK(message_of([&] { index(zeros({0, 3}), {i}); }).starts_with("[index] indices from 0 to 1"));
   CHECK(index(zeros({0, 3}), {zeros({0, 2}, i64)}).shape() == Shape{0, 2, 3});
   CHECK(message_of([&] {
-          index_put(x, {i}, ones({2}));
-        }).starts_with("[index_put] the values are [2] f32, x at the indices is [2, 3]."));
+          index_put(x, {i}, ones({2, 2, 3}));
+        }).starts_with("[index_put] the values are [2, 2, 3] f32, x at the indices is [2, 3]."));
   CHECK(message_of([&] {
           index_put(x, {i}, zeros({3}, i64));
         }).starts_with("[index_put] dtypes differ"));
