@@ -116,7 +116,13 @@ namespace composed {
 inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
 inline constexpr OpInfo triplet_margin_loss{
     "triplet_margin_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
-inline constexpr const OpInfo* all[]{&einsum, &triplet_margin_loss};
+inline constexpr OpInfo index_put{"index_put", CastClass::widest_input,
+                                  cast_reason::several_inputs};
+inline constexpr OpInfo index_copy{"index_copy", CastClass::as_is, cast_reason::moves};
+inline constexpr OpInfo grid_sample{"grid_sample", CastClass::widest_input,
+                                    cast_reason::two_inputs};
+inline constexpr const OpInfo* all[]{&einsum, &triplet_margin_loss, &index_put, &index_copy,
+                                     &grid_sample};
 }  // namespace composed
 
 /// Base of operations that users define outside the library: exempt from the catalog.

@@ -564,6 +564,16 @@ Tensor Tensor::clamp(std::optional<Number> low, std::optional<Number> high) cons
 }
 Tensor Tensor::matmul(const Tensor& other) const { return halftone::matmul(*this, other); }
 Tensor Tensor::operator[](int64_t i) const { return select(*this, 0, i); }
+Tensor Tensor::operator[](const Tensor& mask_or_index) const {
+  return index(*this, {mask_or_index});
+}
+Tensor Tensor::operator[](std::initializer_list<Tensor> indices) const {
+  return index(*this, indices);
+}
+Tensor Tensor::slice(int dim, std::optional<int64_t> start, std::optional<int64_t> end,
+                     int64_t step) const {
+  return halftone::slice(*this, dim, start, end, step);
+}
 Tensor Tensor::reshape(const Shape& shape) const { return halftone::reshape(*this, shape); }
 Tensor Tensor::permute(const Dims& order) const { return halftone::permute(*this, order); }
 Tensor Tensor::expand(const Shape& shape) const { return halftone::expand(*this, shape); }

@@ -72,6 +72,13 @@ template <class T> HT_HD Dual<T> erf(Dual<T> x) {
 template <class T> HT_HD Dual<T> cos(Dual<T> x);
 template <class T> HT_HD Dual<T> sin(Dual<T> x) { return {sin(x.value), x.slope * cos(x.value)}; }
 template <class T> HT_HD Dual<T> cos(Dual<T> x) { return {cos(x.value), -x.slope * sin(x.value)}; }
+template <class T> HT_HD Dual<T> cosh(Dual<T> x);
+template <class T> HT_HD Dual<T> sinh(Dual<T> x) {
+  return {sinh(x.value), x.slope * cosh(x.value)};
+}
+template <class T> HT_HD Dual<T> cosh(Dual<T> x) {
+  return {cosh(x.value), x.slope * sinh(x.value)};
+}
 /// Where an exponent is 0, so is the derivative by the base; it is 0 by an exponent whose own slope
 /// is 0. Neither is a product of 0 and infinity.
 template <class T> HT_HD Dual<T> pow(Dual<T> x, Dual<T> y) {
@@ -84,6 +91,7 @@ template <class T> HT_HD Dual<T> pow(Dual<T> x, Dual<T> y) {
 // Steps are constant between their jumps.
 
 template <class T> HT_HD Dual<T> floor(Dual<T> x) { return {floor(x.value), T(0)}; }
+template <class T> HT_HD Dual<T> trunc(Dual<T> x) { return {trunc(x.value), T(0)}; }
 template <class T> HT_HD Dual<T> copysign(Dual<T> magnitude, Dual<T> sign) {
   return {copysign(magnitude.value, sign.value), T(0)};
 }

@@ -176,5 +176,19 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype, Devic
   backend_for(y).random_integers(low, high, default_generator().reserve(uint64_t(y.numel())), y);
   return y;
 }
+Tensor normal(double mean, double std, const Shape& shape, DType dtype, Device device) {
+  if (!(std >= 0)) fail<UsageError>("normal", "std is ", std, ". It must not be negative.");
+  Tensor y = empty(shape, dtype, device);
+  backend_for(y).normal(mean, std, default_generator().reserve(uint64_t(y.numel())), y);
+  return y;
+}
+Tensor randperm(int64_t n, DType dtype, Device device) {
+  if (n < 0) fail<UsageError>("randperm", "n is ", n, ". It must not be negative.");
+  const Tensor order = detail::arange(0, n, 1, i64, {});
+  int64_t* const places = order.data<int64_t>();
+  for (int64_t i = n - 1; i > 0; --i)
+    std::swap(places[i], places[default_generator().below(uint64_t(i) + 1)]);
+  return from_span<int64_t>({places, std::size_t(n)}, {n}, dtype, device);
+}
 
 }  // namespace halftone

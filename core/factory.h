@@ -147,6 +147,10 @@ Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64,
                Device device = {});
+/// As torch.normal with numbers; throws UsageError for a negative std.
+Tensor normal(double mean, double std, const Shape& shape, DType dtype = f32, Device device = {});
+/// Returns 0, 1, ..., n - 1 in random order, drawn by the host. As torch.randperm.
+Tensor randperm(int64_t n, DType dtype = i64, Device device = {});
 
 namespace detail {
 /// The shape of sizes that were passed one by one.

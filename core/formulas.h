@@ -150,6 +150,51 @@ struct Pow {  // a ^ b; if a is 0, the derivative by b is 0, as PyTorch's
   }
   HT_HD int64_t integer(int64_t a, int64_t b) const { return math::wrapped_power(a, b); }
 };
+struct Atan2 {  // the angle of the point (b, a); derivatives at the origin are 0
+  static constexpr OpInfo info{"atan2", CastClass::widest_input, cast_reason::two_inputs};
+  static constexpr bool constant_derivative = false;
+  static constexpr Domain domain{0.3, 3};
+  template <class T> HT_HD T forward(T a, T b) const { return math::atan2(a, b); }
+  template <class T> HT_HD T derivative_a(T a, T b) const {
+    const T square = a * a + b * b;
+    return square == T(0) ? T(0) : b / square;
+  }
+  template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(b, a); }
+};
+struct LogAddExp {  // log(exp(a) + exp(b))
+  static constexpr OpInfo info{"logaddexp", CastClass::widest_input, cast_reason::two_inputs};
+  static constexpr bool constant_derivative = false;
+  template <class T> HT_HD T forward(T a, T b) const {
+    const T d = a == b ? T(0) : a - b;  // also of infinities
+    const T rest = math::log1p(math::exp(-math::abs(d)));
+    return d != d ? a + b : (d > T(0) ? a : b) + rest;
+  }
+  template <class T> HT_HD T derivative_a(T a, T b) const { return Sigmoid::of(a - b); }
+  template <class T> HT_HD T derivative_b(T a, T b) const { return Sigmoid::of(b - a); }
+};
+struct Fmod {  // a - b trunc(a / b): has the sign of a
+  static constexpr OpInfo info{"fmod", CastClass::widest_input, cast_reason::two_inputs};
+  static constexpr bool constant_derivative = false;
+  template <class T> HT_HD T forward(T a, T b) const { return math::fmod(a, b); }
+  template <class T> HT_HD T derivative_a(T, T) const { return T(1); }
+  template <class T> HT_HD T derivative_b(T a, T b) const { return -math::trunc(a / b); }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return b == 0 || b == -1 ? 0 : a % b; }
+};
+struct XLogY {  // a log(b), and 0 if a is 0 and b is a number
+  static constexpr OpInfo info{"xlogy", CastClass::widest_input, cast_reason::two_inputs};
+  static constexpr bool constant_derivative = false;
+  static constexpr Domain domain{0.1, 3};
+  template <class T> HT_HD T forward(T a, T b) const {
+    return a == T(0) && b == b ? T(0) : a * math::log(b);
+  }
+  template <class T> HT_HD T derivative_a(T a, T b) const {
+    return a == T(0) && b <= T(0) ? T(0) : math::log(b);
+  }
+  template <class T> HT_HD T derivative_b(T a, T b) const { return a / b; }
+  template <class T> HT_HD T gradient_a(T dy, T a, T b) const {
+    return a == T(0) && b <= T(0) ? T(0) : forward(dy, b);
+  }
+};
 
 // --- pointwise losses: a is the prediction, b the target
 
@@ -301,7 +346,8 @@ using BinaryFormulas =
              formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Glu,
              formula::Swiglu, formula::Prelu, formula::Pow, formula::SquaredError,
              formula::AbsoluteError, formula::SmoothL1, formula::Huber, formula::KlDivergence,
-             formula::KlDivergenceOfLogs, formula::BinaryCrossEntropy, formula::BceWithLogits>;
+             formula::KlDivergenceOfLogs, formula::BinaryCrossEntropy, formula::BceWithLogits,
+             formula::Atan2, formula::LogAddExp, formula::Fmod, formula::XLogY>;
 using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
              formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;

@@ -29,6 +29,8 @@ Sum exact_product(double a, double b) {
 
 constexpr double ln2_high = 0x1.62e42fefa38p-1,
                  ln2_low = 0x1.ef35793c7673p-45;  // 42 bits, the rest
+constexpr Sum ln2{0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
+constexpr Sum pi{0x1.921fb54442d18p+1, 0x1.1a62633145c07p-53};
 constexpr Sum log2_of_e{0x1.71547652b82fep+0, 0x1.777d0ffda0d24p-56};
 constexpr Sum log10_of_e{0x1.bcb7b1526e50ep-2, 0x1.95355baaafad3p-57};
 
@@ -119,15 +121,15 @@ uint64_t bits_from(int first) {
                       : two_over_pi[word] << skipped | two_over_pi[word + 1] >> (64 - skipped);
 }
 
-/// x = quadrant pi / 2 + angle, |angle| <= pi / 4, modulo 2 pi.
+/// x = quadrant pi / 2 + angle + low, |angle| <= pi / 4, modulo 2 pi.
 struct Angle {
   int quadrant;
-  double angle;
+  double angle, low;
 };
 /// After Payne and Hanek 1983: x is m 2^e with 53 bits of m, so of 2 / pi only 192 bits decide x 2
 /// / pi modulo 4: those before are multiples of 4, those after are too small.
 Angle reduced(double x) {
-  if (std::abs(x) <= 0.78539816339744828) return {0, x};
+  if (std::abs(x) <= 0.78539816339744828) return {0, x, 0};
   using Wide = unsigned __int128;
   int e;
   const auto m = uint64_t(std::ldexp(std::frexp(std::abs(x), &e), 53));
@@ -140,9 +142,12 @@ Angle reduced(double x) {
   int quadrant = int(product >> 126);
   auto fraction = __int128(product << 2);  // of 2^128, as a signed number: in [-1/2, 1/2)
   if (fraction < 0) ++quadrant;
-  double angle = double(fraction) * 0x1p-128 * 0x1.921fb54442d18p+0;
-  if (x < 0) quadrant = -quadrant, angle = -angle;
-  return {quadrant & 3, angle};
+  const double turn = double(fraction), half_pi = 0.5 * pi.high;
+  double angle = turn * 0x1p-128 * half_pi;
+  double rest = std::fma(turn * 0x1p-128, half_pi, -angle) + turn * 0x1p-128 * (0.5 * pi.low) +
+                double(fraction - __int128(turn)) * 0x1p-128 * half_pi;
+  if (x < 0) quadrant = -quadrant, angle = -angle, rest = -rest;
+  return {quadrant & 3, angle, rest};
 }
 double sin_of_small(double r) {
   constexpr auto taylor = inverse_factorials<19, 3, 2>();
@@ -160,8 +165,8 @@ double sin_in(int quadrant, double angle) {
 }
 
 constexpr double two_over_sqrt_pi = 0x1.20dd750429b6dp+0;
-/// erf(x) for |x| < 1: Taylor's series.
-double erf_near_zero(double x) {
+/// erf(x) / (2 / sqrt(pi) x) - 1 for |x| < 1: Taylor's series.
+double erf_tail(double x) {
   constexpr auto taylor = [] {  // (-1)^n / (n! (2 n + 1))
     auto result = inverse_factorials<22, 1, 1>();
     for (int n = 22; n >= 1; --n)
@@ -169,8 +174,9 @@ double erf_near_zero(double x) {
     return result;
   }();
   const double t = x * x;
-  return two_over_sqrt_pi * (x + x * (t * polynomial(taylor, t)));
+  return t * polynomial(taylor, t);
 }
+double erf_near_zero(double x) { return two_over_sqrt_pi * (x + x * erf_tail(x)); }
 /// exp(x^2) erfc(x) for x from 1 to 6, as a polynomial in (1 / (1 + x) - 9 / 28) 5.6, which is in
 /// [-1, 1]: a Chebyshev interpolation of degree 20 in 60 digits, whose error is 2e-19.
 constexpr std::array scaled_erfc{
@@ -237,13 +243,92 @@ double erf(double x) {
 double sin(double x) {
   if (!(std::abs(x) < infinity)) return not_a_number;
   if (x == 0) return x;
-  const auto [quadrant, angle] = reduced(x);
+  const auto [quadrant, angle, low] = reduced(x);
   return sin_in(quadrant, angle);
 }
 double cos(double x) {
   if (!(std::abs(x) < infinity)) return not_a_number;
-  const auto [quadrant, angle] = reduced(x);
+  const auto [quadrant, angle, low] = reduced(x);
   return sin_in((quadrant + 1) & 3, angle);
+}
+
+double tan(double x) {
+  if (!(std::abs(x) < infinity)) return not_a_number;
+  if (x == 0) return x;
+  const auto [quadrant, angle, low] = reduced(x);
+  const double s = sin_of_small(angle), c = cos_of_small(angle);
+  const double y = quadrant % 2 == 0 ? s / c : -c / s;
+  return y + low * (1 + y * y);
+}
+
+double atan(double x) {
+  if (x != x || x == 0) return x;
+  // atan(x) = atan(c) + atan(s) with |s| below 7 / 16, for c = 0, 1 / 2, 1, 3 / 2, infinity.
+  const double m = std::abs(x);
+  Sum at_c{0, 0};
+  double s = m;
+  if (m >= 39.0 / 16) at_c = {pi.high / 2, pi.low / 2}, s = -1 / m;
+  else if (m >= 19.0 / 16)
+    at_c = {0x1.f730bd281f69bp-1, 0x1.007887af0cbbdp-56}, s = (m - 1.5) / (1 + 1.5 * m);
+  else if (m >= 11.0 / 16) at_c = {pi.high / 4, pi.low / 4}, s = (m - 1) / (m + 1);
+  else if (m >= 7.0 / 16)
+    at_c = {0x1.dac670561bb4fp-2, 0x1.a2b7f222f65e2p-56}, s = (2 * m - 1) / (2 + m);
+  constexpr auto taylor = [] {  // (-1)^n / (2 n + 1)
+    std::array<double, 22> result{};
+    for (int n = 1; n <= 22; ++n)
+      result[std::size_t(22 - n)] = (n % 2 == 0 ? 1.0 : -1.0) / (2 * n + 1);
+    return result;
+  }();
+  const double tail = s * (s * s * polynomial(taylor, s * s));
+  return std::copysign(at_c.high + (s + (at_c.low + tail)), x);
+}
+
+double atan2(double y, double x) {
+  if (x != x || y != y) return not_a_number;
+  const double a = std::abs(y), b = std::abs(x);
+  double angle = 0;                          // of (|x|, |y|)
+  if (a == b && a > 0) angle = pi.high / 4;  // also of infinities
+  else if (a > 0) angle = b == 0 ? pi.high / 2 : atan(a / b);
+  if (!std::signbit(x)) return std::copysign(angle, y);
+  return std::copysign(a == b && a > 0 ? 0.75 * pi.high : pi.high - (angle - pi.low), y);
+}
+double asin(double x) { return atan2(x, std::sqrt(std::fma(-x, x, 1.0))); }
+double acos(double x) { return atan2(std::sqrt(std::fma(-x, x, 1.0)), x); }
+
+double sinh(double x) {
+  const double m = std::abs(x), t = expm1(m), half = exp(m / 2);
+  const double y = m > 709 ? 0.5 * half * half : 0.5 * (t + t / (t + 1));
+  return x != x ? x : std::copysign(y, x);
+}
+double cosh(double x) {
+  const double m = std::abs(x), e = exp(m), half = exp(m / 2);
+  return m > 709 ? 0.5 * half * half : 0.5 * e + 0.5 / e;
+}
+
+double exp2(double x) {
+  if (x != x) return x;
+  if (x >= 1024) return infinity;
+  if (x < -1080) return 0;
+  const double n = std::rint(x), r = x - n;
+  const Sum power = exact_product(r, ln2.high);
+  return std::ldexp(exp_of_sum(power.high, power.low + r * ln2.low), int(n));
+}
+
+double erfinv(double x) {
+  const double m = std::abs(x), rest = 1 - m;  // exact if m is 1 / 2 or more
+  if (x == 0 || !(m < 1)) return x == 0 ? x : (m == 1 ? std::copysign(infinity, x) : not_a_number);
+  // Winitzki 2008, to 1/500; each of Halley's steps has the cube of the error before it.
+  const double l = log1p(-m * m), half = 4.3307467508 + l / 2;
+  double z = std::sqrt(std::sqrt(half * half - l / 0.147) - half);
+  for (int step = 0; step < 3; ++step) {
+    const Sum line = exact_product(two_over_sqrt_pi, z);
+    const double off =
+        z < 1 ? (line.high - m) + (line.low + z * 0x1.1ae3a914fed8p-56 + line.high * erf_tail(z))
+              : rest - erfc_far(z);
+    const double by = off / (two_over_sqrt_pi * exp(-z * z));
+    z -= by / (1 + z * by);
+  }
+  return std::copysign(z, x);
 }
 
 double pow(double x, double y) {

@@ -1,7 +1,7 @@
 // Elementary functions of doubles from sums, products, quotients and square roots alone, so that
 // results have the same bits with every compiler, C library and CPU. (The C library chooses among
 // several versions by the CPU, and they differ in the last bit now and then.) Errors are below two
-// and a half units in the last place; special cases are those of the C library.
+// and a half units in the last place (erfinv: four); special cases are those of the C library.
 // tests/core/math_test.cpp measures both.
 #pragma once
 
@@ -26,6 +26,15 @@ double tanh(double x);
 double erf(double x);
 double sin(double x);
 double cos(double x);
+double tan(double x);
+double asin(double x);
+double acos(double x);
+double atan(double x);
+double atan2(double y, double x);
+double sinh(double x);
+double cosh(double x);
+double exp2(double x);
+double erfinv(double x);
 double pow(double x, double y);
 
 }  // namespace halftone::elementary
@@ -240,9 +249,7 @@ template <class T> HT_HD T log(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::log_f32(x);
   else return detail::wide_log(x);
 }
-template <class T> HT_HD T sigmoid(T x) {
-  return T(1) / (T(1) + exp(-x));
-}
+template <class T> HT_HD T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
 template <class T> HT_HD T tanh(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::tanh_f32(x);
   else return detail::wide_tanh(x);
@@ -277,6 +284,79 @@ template <class T> HT_HD T cos(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::float_cos(x);
   else return detail::wide_cos(x);
 }
+// Rarer ones yet: on the host the float ones are rounded from doubles.
+template <class T> HT_HD T tan(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::tanf(x);
+  else return ::tan(x);
+#else
+  return T(elementary::tan(double(x)));
+#endif
+}
+template <class T> HT_HD T asin(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::asinf(x);
+  else return ::asin(x);
+#else
+  return T(elementary::asin(double(x)));
+#endif
+}
+template <class T> HT_HD T acos(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::acosf(x);
+  else return ::acos(x);
+#else
+  return T(elementary::acos(double(x)));
+#endif
+}
+template <class T> HT_HD T atan(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::atanf(x);
+  else return ::atan(x);
+#else
+  return T(elementary::atan(double(x)));
+#endif
+}
+template <class T> HT_HD T sinh(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::sinhf(x);
+  else return ::sinh(x);
+#else
+  return T(elementary::sinh(double(x)));
+#endif
+}
+template <class T> HT_HD T cosh(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::coshf(x);
+  else return ::cosh(x);
+#else
+  return T(elementary::cosh(double(x)));
+#endif
+}
+template <class T> HT_HD T exp2(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::exp2f(x);
+  else return ::exp2(x);
+#else
+  return T(elementary::exp2(double(x)));
+#endif
+}
+template <class T> HT_HD T erfinv(T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::erfinvf(x);
+  else return ::erfinv(x);
+#else
+  return T(elementary::erfinv(double(x)));
+#endif
+}
+template <class T> HT_HD T atan2(T y, T x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, float>) return ::atan2f(y, x);
+  else return ::atan2(y, x);
+#else
+  return T(elementary::atan2(double(y), double(x)));
+#endif
+}
 template <class T> HT_HD T floor(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_floorf(x);
   else return ::floor(x);
@@ -284,6 +364,10 @@ template <class T> HT_HD T floor(T x) {
 template <class T> HT_HD T ceil(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_ceilf(x);
   else return ::ceil(x);
+}
+template <class T> HT_HD T trunc(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_truncf(x);
+  else return ::trunc(x);
 }
 /// Rounds to the nearest whole number, halves to the even one.
 template <class T> HT_HD T round_even(T x) {

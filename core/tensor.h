@@ -230,6 +230,11 @@ class Tensor {
   Tensor matmul(const Tensor& other) const;
   /// Returns select(x, 0, i).
   Tensor operator[](int64_t i) const;
+  /// Return index(x, indices): x[mask], x[i], and x[{i, j}] for an index tensor per dimension.
+  Tensor operator[](const Tensor& mask_or_index) const;
+  Tensor operator[](std::initializer_list<Tensor> indices) const;
+  Tensor slice(int dim, std::optional<int64_t> start, std::optional<int64_t> end = {},
+               int64_t step = 1) const;
   Tensor reshape(const Shape& shape) const;
   Tensor permute(const Dims& order) const;
   Tensor expand(const Shape& shape) const;

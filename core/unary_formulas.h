@@ -339,6 +339,95 @@ struct Hardswish {  // x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)
   }
 };
 
+// --- trigonometric and hyperbolic functions and their inverses, and rarer ones
+struct Tan {
+  static constexpr OpInfo info{"tan", CastClass::full_precision, cast_reason::steep};
+  static constexpr Saves saves = Saves::output;
+  static constexpr Domain domain{-1.2, 1.2};
+  template <class T> HT_HD T forward(T x) const { return math::tan(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return T(1) + y * y; }
+};
+struct Asin {
+  static constexpr OpInfo info{"asin", CastClass::full_precision, cast_reason::steep};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{-0.9, 0.9};
+  template <class T> HT_HD T forward(T x) const { return math::asin(x); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return T(1) / math::sqrt((T(1) - x) * (T(1) + x));
+  }
+};
+struct Acos {
+  static constexpr OpInfo info{"acos", CastClass::full_precision, cast_reason::steep};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{-0.9, 0.9};
+  template <class T> HT_HD T forward(T x) const { return math::acos(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return -Asin{}.derivative(x, x); }
+};
+struct Atan {
+  static constexpr OpInfo info{"atan", CastClass::as_is, cast_reason::bounded};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::atan(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return T(1) / (T(1) + x * x); }
+};
+struct Sinh {
+  static constexpr OpInfo info{"sinh", CastClass::full_precision, cast_reason::exponential};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::sinh(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return math::cosh(x); }
+};
+struct Cosh {
+  static constexpr OpInfo info{"cosh", CastClass::full_precision, cast_reason::exponential};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::cosh(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return math::sinh(x); }
+};
+struct Exp2 {  // unlike exp on no casting list
+  static constexpr OpInfo info{"exp2", CastClass::as_is, cast_reason::rounds_once};
+  static constexpr Saves saves = Saves::output;
+  template <class T> HT_HD T forward(T x) const { return math::exp2(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return y * T(0.69314718055994531); }
+};
+struct Erfinv {
+  static constexpr OpInfo info{"erfinv", CastClass::full_precision, cast_reason::steep};
+  static constexpr Saves saves = Saves::output;
+  static constexpr Domain domain{-0.9, 0.9};
+  template <class T> HT_HD T forward(T x) const { return math::erfinv(x); }
+  template <class T> HT_HD T derivative(T, T y) const {
+    return T(0.88622692545275801) * math::exp(y * y);
+  }
+};
+struct Logit {  // log(x / (1 - x)); an eps that is not negative limits x to [eps, 1 - eps]
+  static constexpr OpInfo info{"logit", CastClass::as_is, cast_reason::rounds_once};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{0.1, 0.9};
+  double eps = -1;
+  template <class T> HT_HD T forward(T x) const {
+    const T high = T(1) - T(eps);
+    if (eps >= 0) x = x < T(eps) ? T(eps) : (x > high ? high : x);
+    const bool middle = x > T(0.25) && x < T(0.75);  // here the quotient is near 1
+    return middle ? math::log1p((x + x - T(1)) / (T(1) - x)) : math::log(x / (T(1) - x));
+  }
+  template <class T> HT_HD T derivative(T x, T) const { return gradient(T(1), x); }
+  template <class T> HT_HD T gradient(T dy, T x) const {
+    if (eps >= 0 && (x < T(eps) || x > T(1) - T(eps))) return T(0);
+    return x < T(0) || x > T(1) ? T(std::numeric_limits<double>::quiet_NaN())
+                                : dy / (x * (T(1) - x));
+  }
+};
+struct Trunc {
+  static constexpr OpInfo info{"trunc", CastClass::as_is, cast_reason::rounds_once};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const { return math::trunc(x); }
+  template <class T> HT_HD T derivative(T, T) const { return T(0); }
+  HT_HD int64_t integer(int64_t x) const { return x; }
+};
+struct Frac {  // x - trunc(x)
+  static constexpr OpInfo info{"frac", CastClass::as_is, cast_reason::rounds_once};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const { return x - math::trunc(x); }
+  template <class T> HT_HD T derivative(T, T) const { return T(1); }
+};
+
 }  // namespace formula
 
 using UnaryFormulas =
@@ -348,6 +437,8 @@ using UnaryFormulas =
              formula::Log1p, formula::Sqrt, formula::Rsqrt, formula::Reciprocal, formula::PowScalar,
              formula::Square, formula::Abs, formula::Neg, formula::Clamp, formula::Affine,
              formula::Sin, formula::Cos, formula::Sign, formula::Floor, formula::Ceil,
-             formula::Round, formula::Elu, formula::Mish, formula::Hardswish>;
+             formula::Round, formula::Elu, formula::Mish, formula::Hardswish, formula::Tan,
+             formula::Asin, formula::Acos, formula::Atan, formula::Sinh, formula::Cosh,
+             formula::Exp2, formula::Erfinv, formula::Logit, formula::Trunc, formula::Frac>;
 
 }  // namespace halftone

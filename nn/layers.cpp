@@ -162,7 +162,7 @@ Tensor orthogonal(const Tensor& x, double gain) {
   if (x.numel() == 0) return x;
   const int64_t rows = x.shape()[0], columns = x.numel() / rows;
   const int64_t fewer = std::min(rows, columns), more = std::max(rows, columns);
-  std::vector<double> q = normal(empty({fewer * more}, f64)).to_vector<double>();
+  std::vector<double> q = init::normal(empty({fewer * more}, f64)).to_vector<double>();
   orthonormalize_rows(q, fewer, more);
   std::vector<double> values(q.size());  // q, or its transpose for a tall x
   for (int64_t i = 0; i < rows; ++i) {

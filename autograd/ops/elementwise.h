@@ -221,6 +221,22 @@ inline Tensor selu(const Tensor& x) {
 }
 inline Tensor mish(const Tensor& x) { return unary(formula::Mish{}, x); }
 inline Tensor hardswish(const Tensor& x) { return unary(formula::Hardswish{}, x); }
+inline Tensor tan(const Tensor& x) { return unary(formula::Tan{}, x); }
+inline Tensor asin(const Tensor& x) { return unary(formula::Asin{}, x); }
+inline Tensor acos(const Tensor& x) { return unary(formula::Acos{}, x); }
+inline Tensor atan(const Tensor& x) { return unary(formula::Atan{}, x); }
+inline Tensor sinh(const Tensor& x) { return unary(formula::Sinh{}, x); }
+inline Tensor cosh(const Tensor& x) { return unary(formula::Cosh{}, x); }
+inline Tensor exp2(const Tensor& x) { return unary(formula::Exp2{}, x); }
+inline Tensor erfinv(const Tensor& x) { return unary(formula::Erfinv{}, x); }
+/// Rounds towards 0; the gradient is 0.
+inline Tensor trunc(const Tensor& x) { return unary(formula::Trunc{}, x); }
+/// Returns x - trunc(x), with x's sign.
+inline Tensor frac(const Tensor& x) { return unary(formula::Frac{}, x); }
+/// Returns log(x / (1 - x)); with eps, x is first limited to [eps, 1 - eps]. As torch.logit.
+inline Tensor logit(const Tensor& x, std::optional<double> eps = {}) {
+  return unary(formula::Logit{eps.value_or(-1)}, x);
+}
 /// Returns scale * x + shift in one pass.
 inline Tensor affine(const Tensor& x, double scale, double shift) {
   return unary(formula::Affine{scale, shift}, x);
@@ -248,16 +264,34 @@ template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
 inline Tensor add(const Tensor& a, const Tensor& b) { return binary(formula::Add{}, a, b); }
 inline Tensor sub(const Tensor& a, const Tensor& b) { return binary(formula::Sub{}, a, b); }
 inline Tensor mul(const Tensor& a, const Tensor& b) { return binary(formula::Mul{}, a, b); }
+namespace detail {
+/// Computes two integers as f32.
+template <class F> Tensor of_floats(F formula, const Tensor& a, const Tensor& b) {
+  check::defined(F::info.name, "an input", a);
+  check::defined(F::info.name, "an input", b);
+  const bool whole = !is_floating(a.dtype()) && !is_floating(b.dtype());
+  return whole ? binary(formula, cast(a, f32), cast(b, f32)) : binary(formula, a, b);
+}
+}  // namespace detail
 /// Divides. Integers are divided as f32, as torch.div; floor_divide() keeps them integers.
 inline Tensor div(const Tensor& a, const Tensor& b) {
-  check::defined("div", "an input", a);
-  check::defined("div", "an input", b);
-  const bool whole = !is_floating(a.dtype()) && !is_floating(b.dtype());
-  return whole ? binary(formula::Div{}, cast(a, f32), cast(b, f32)) : binary(formula::Div{}, a, b);
+  return detail::of_floats(formula::Div{}, a, b);
 }
 inline Tensor maximum(const Tensor& a, const Tensor& b) { return binary(formula::Maximum{}, a, b); }
 inline Tensor minimum(const Tensor& a, const Tensor& b) { return binary(formula::Minimum{}, a, b); }
 inline Tensor pow(const Tensor& a, const Tensor& b) { return binary(formula::Pow{}, a, b); }
+/// Returns log(exp(a) + exp(b)) without overflow. As torch.logaddexp.
+inline Tensor logaddexp(const Tensor& a, const Tensor& b) {
+  return binary(formula::LogAddExp{}, a, b);
+}
+/// Return the angle of the point (b, a), and a log(b), which is 0 if a is 0. As torch.atan2 and
+/// torch.xlogy: integers become f32.
+inline Tensor atan2(const Tensor& a, const Tensor& b) {
+  return detail::of_floats(formula::Atan2{}, a, b);
+}
+inline Tensor xlogy(const Tensor& a, const Tensor& b) {
+  return detail::of_floats(formula::XLogY{}, a, b);
+}
 /// Returns silu(gate) * up in one pass.
 inline Tensor swiglu(const Tensor& gate, const Tensor& up) {
   return binary(formula::Swiglu{}, gate, up);
@@ -405,6 +439,12 @@ inline Tensor minimum(const Tensor& a, Number b) {
   return minimum(a, detail::scalar_like("minimum", a, b));
 }
 inline Tensor minimum(Number a, const Tensor& b) { return minimum(b, a); }
+inline Tensor xlogy(const Tensor& a, Number b) {
+  return xlogy(a, detail::scalar_like("xlogy", a, b));
+}
+inline Tensor xlogy(Number a, const Tensor& b) {
+  return xlogy(detail::scalar_like("xlogy", b, a), b);
+}
 /// Return x ^ exponent and base ^ x. As torch.pow: integers with a whole number are raised as
 /// integers, with any other number as f32.
 inline Tensor pow(const Tensor& x, Number exponent) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops/index.h>
+#include <halftone/autograd/ops/logical.h>
 #include <halftone/core/error.h>
 
 namespace halftone {
@@ -383,6 +384,167 @@ Tensor Interpolate::forward(const Tensor& x) {
   Tensor y = empty_channels_last(result, f32_result ? f32 : from, x.device());
   backend_for(x).interpolate(views::channels_last(x), geometry, y);
   return y;
+}
+
+// Windows, and sampling at the positions of a grid: indices of pixels and sums of products.
+
+namespace {
+/// Returns i64 [within, windows]: the places of windows' elements, for a kernel, a dilation and a
+/// stride.
+Tensor window_places(int64_t kernel, int64_t dilation, int64_t stride, int64_t windows,
+                     Device device) {
+  const Tensor within = arange(kernel, i64, device) * dilation;
+  return unsqueeze(within, 1) + arange(windows, i64, device) * stride;
+}
+Tensor flat(const Tensor& x) { return reshape(x, {x.numel()}); }
+
+/// The number of windows along height and width of a size; throws unless there are some.
+Pair windows_of(std::string_view op, Pair size, const UnfoldOptions& o) {
+  std::array<int64_t, 2> counts{};
+  for (const std::size_t i : {0, 1}) {
+    const int64_t kernel = o.kernel.array()[i], dilation = o.dilation.array()[i],
+                  padding = o.padding.array()[i], stride = o.stride.array()[i],
+                  in = size.array()[i];
+    const auto sane = [](int64_t n, int64_t least) { return n >= least && n <= 1 << 30; };
+    const bool valid =
+        sane(kernel, 1) && sane(dilation, 1) && sane(padding, 0) && sane(stride, 1) && sane(in, 0);
+    const int64_t room = valid ? in + 2 * padding - dilation * (kernel - 1) - 1 : -1;
+    if (room < 0)
+      fail<ShapeError>(op, "a kernel of ", kernel, " with dilation ", dilation, ", padding ",
+                       padding, " and stride ", stride, " has no window in ", in,
+                       " pixels. Use positive numbers, and a kernel that fits.");
+    counts[i] = room / stride + 1;
+  }
+  return {counts[0], counts[1]};
+}
+}  // namespace
+
+Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step) {
+  check::defined("unfold", "the input", x);
+  const int d = normalize_dim("unfold", dim, x.rank());
+  const Tensor from = x.rank() == 0 ? reshape(x, {1}) : x;
+  const int64_t length = from.shape()[d];
+  if (size < 0 || size > length || step < 1)
+    fail<UsageError>("unfold", "windows of ", size, " elements, ", step, " apart, in dimension ", d,
+                     " of ", described(x), ". Use a size from 0 to ", length,
+                     " and a step of 1 or more.");
+  const int64_t count = (length - size) / step + 1;
+  const Tensor places = window_places(size, 1, step, count, x.device());
+  const Tensor y =
+      movedim(unflatten(index_select(from, d, flat(places)), d, {size, count}), {d}, {-1});
+  return x.rank() == 0 ? reshape(y, {size}) : y;
+}
+
+Tensor unfold(const Tensor& x, const UnfoldOptions& o) {
+  return detail::batched("unfold", x, 4, [&](const Tensor& images) {
+    check::rank("unfold", "x", images, 4);
+    const Pair windows = windows_of("unfold", {images.size(2), images.size(3)}, o);
+    const auto along = [&](const Tensor& from, int d, int64_t kernel, int64_t dilation,
+                           int64_t stride, int64_t count) {
+      return index_select(from, d,
+                          flat(window_places(kernel, dilation, stride, count, x.device())));
+    };
+    Tensor y = pad(images, {o.padding.width, o.padding.width, o.padding.height, o.padding.height});
+    y = along(y, 2, o.kernel.height, o.dilation.height, o.stride.height, windows.height);
+    y = along(y, 3, o.kernel.width, o.dilation.width, o.stride.width, windows.width);
+    const int64_t n = images.size(0), c = images.size(1);
+    y = permute(reshape(y, {n, c, o.kernel.height, windows.height, o.kernel.width, windows.width}),
+                {0, 1, 2, 4, 3, 5});
+    return reshape(y, {n, c * o.kernel.height * o.kernel.width, windows.height * windows.width});
+  });
+}
+
+Tensor fold(const Tensor& x, Pair size, const UnfoldOptions& o) {
+  return detail::batched("fold", x, 3, [&](const Tensor& columns) {
+    check::rank("fold", "x", columns, 3);
+    const Pair windows = windows_of("fold", size, o);
+    const int64_t kernel = o.kernel.height * o.kernel.width, n = columns.size(0),
+                  c = columns.size(1) / kernel;
+    if (columns.size(1) % kernel != 0 || columns.size(2) != windows.height * windows.width)
+      fail<ShapeError>("fold", "columns are ", described(columns), ". They must be [n, c * ",
+                       kernel, ", ", windows.height * windows.width, "] for images of ",
+                       size.height, " x ", size.width, ".");
+    const auto along = [&](const Tensor& from, int d, int64_t length, int64_t kernel_size,
+                           int64_t dilation, int64_t stride, int64_t count) {
+      Shape shape = from.shape();
+      shape[d] = length;
+      return index_add(zeros(shape, x.dtype(), x.device()), d,
+                       flat(window_places(kernel_size, dilation, stride, count, x.device())), from);
+    };
+    const int64_t h = size.height + 2 * o.padding.height, w = size.width + 2 * o.padding.width;
+    Tensor y = permute(
+        reshape(columns, {n, c, o.kernel.height, o.kernel.width, windows.height, windows.width}),
+        {0, 1, 2, 4, 3, 5});
+    y = reshape(y, {n, c, o.kernel.height * windows.height, o.kernel.width * windows.width});
+    y = along(y, 3, w, o.kernel.width, o.dilation.width, o.stride.width, windows.width);
+    y = along(y, 2, h, o.kernel.height, o.dilation.height, o.stride.height, windows.height);
+    return pad(y, {-o.padding.width, -o.padding.width, -o.padding.height, -o.padding.height});
+  });
+}
+
+namespace {
+/// Returns the positions of a grid's numbers in pixels along a side of an image.
+Tensor pixels_of(const Tensor& grid, int64_t side, const GridSampleOptions& o) {
+  const auto n = double(side);
+  Tensor place = o.align_corners ? (grid + 1) * ((n - 1) / 2) : ((grid + 1) * n - 1) / 2;
+  if (o.padding == GridPadding::zeros) return place;
+  if (o.padding == GridPadding::reflection) {
+    const double low = o.align_corners ? 0 : -0.5, span = o.align_corners ? n - 1 : n;
+    if (span == 0) return zeros_like(place);
+    const Tensor from_low = place - low, way = where(from_low.detach() < 0, -from_low, from_low);
+    const Tensor rest = fmod(way, span), turns = floor(way.detach() / span);
+    place = where(fmod(turns, 2) == 0, rest + low, span + low - rest);
+  }
+  return where(isnan(place.detach()), 0, clamp(place, 0, n - 1));
+}
+
+/// Returns the pixels at whole positions x and y, [n, 1, places]; 0 outside of the images.
+Tensor pixels_at(const Tensor& images, const Tensor& x, const Tensor& y) {
+  const int64_t n = images.size(0), c = images.size(1), h = images.size(2), w = images.size(3);
+  const Tensor inside =
+      logical_and(logical_and(x >= 0, x <= w - 1), logical_and(y >= 0, y <= h - 1));
+  const auto whole = [&](const Tensor& side) { return cast(where(inside, side, 0), i64); };
+  const Tensor place = whole(y) * w + whole(x);
+  const Tensor picked =
+      gather(reshape(images, {n, c, h * w}), 2, expand(place, {n, c, place.size(2)}));
+  return where(inside, picked, 0);
+}
+}  // namespace
+
+Tensor grid_sample(const Tensor& x_in, const Tensor& grid_in, const GridSampleOptions& options) {
+  check::floating("grid_sample", x_in);
+  check::floating("grid_sample", grid_in);
+  check::rank("grid_sample", "x", x_in, 4);
+  check::rank("grid_sample", "the grid", grid_in, 4);
+  std::vector<Tensor> inputs{x_in, grid_in};
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::grid_sample, inputs);
+  const CasterScope as_is(nullptr);
+  check::same_dtype("grid_sample", inputs[0], inputs[1]);
+  const DType dtype = inputs[0].dtype(), wide = dtype == f64 ? f64 : f32;
+  const Tensor x = cast(inputs[0], wide), grid = cast(inputs[1], wide);
+  const int64_t n = x.size(0), h = x.size(2), w = x.size(3), oh = grid.size(1), ow = grid.size(2);
+  if (grid.size(0) != n || grid.size(3) != 2 || h == 0 || w == 0)
+    fail<ShapeError>("grid_sample", "x is ", described(x_in), ", the grid ", described(grid_in),
+                     ". They must be [n, c, h, w] with pixels and [n, oh, ow, 2].");
+  const auto coordinate = [&](int64_t i, int64_t side) {
+    return reshape(pixels_of(select(grid, 3, i), side, options), {n, 1, oh * ow});
+  };
+  const Tensor px = coordinate(0, w), py = coordinate(1, h);
+  Tensor y;
+  if (options.mode == Interpolation::nearest) {
+    y = pixels_at(x, round(px), round(py));
+    if (grid.requires_grad())  // its gradient is 0
+      y = y + where(zeros({}, boolean, x.device()), px + py, 0);
+  } else {
+    const Tensor left = floor(px.detach()), top = floor(py.detach());
+    const Tensor right_share = px - left, bottom_share = py - top;
+    const Tensor left_share = 1 - right_share, top_share = 1 - bottom_share;
+    y = pixels_at(x, left, top) * (left_share * top_share) +
+        pixels_at(x, left + 1, top) * (right_share * top_share) +
+        pixels_at(x, left, top + 1) * (left_share * bottom_share) +
+        pixels_at(x, left + 1, top + 1) * (right_share * bottom_share);
+  }
+  return cast(reshape(y, {n, x.size(1), oh, ow}), dtype);
 }
 
 }  // namespace halftone

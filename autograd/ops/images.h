@@ -286,4 +286,32 @@ inline Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   return squeeze(apply(Interpolate{.options = flat}, unsqueeze(x, 2)), 2);
 }
 
+// Windows of images and rows, and images sampled at any positions.
+
+/// Returns the windows of `size` elements along a dimension, `step` apart: [.., count, .., size].
+/// As torch.Tensor.unfold, but a copy.
+Tensor unfold(const Tensor& x, int dim, int64_t size, int64_t step);
+
+struct UnfoldOptions {
+  Pair kernel;
+  Pair dilation = 1, padding = 0, stride = 1;
+};
+/// Returns the windows of images [n, c, h, w] as columns [n, c kh kw, windows]; n may be missing.
+/// As torch.nn.functional.unfold.
+Tensor unfold(const Tensor& x, const UnfoldOptions& options);
+/// Adds columns [n, c kh kw, windows] up to images of a size: the adjoint of unfold(). As
+/// torch.nn.functional.fold.
+Tensor fold(const Tensor& x, Pair size, const UnfoldOptions& options);
+
+enum class GridPadding : uint8_t { zeros, border, reflection };
+struct GridSampleOptions {
+  Interpolation mode = Interpolation::bilinear;
+  GridPadding padding = GridPadding::zeros;
+  bool align_corners = false;
+};
+/// Returns images [n, c, h, w] at the positions of a grid [n, oh, ow, 2], whose (x, y) are from -1
+/// to 1: [n, c, oh, ow]. Both have one dtype; short floats are computed in f32. As
+/// torch.nn.functional.grid_sample.
+Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
+
 }  // namespace halftone

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <halftone/autograd/history.h>
 #include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/reduce.h>
 #include <halftone/autograd/ops/shape.h>
@@ -126,6 +127,43 @@ Tensor padded_to(const Shape& shape, const Tensor& x) {
   return pad(x, pairs);
 }
 Tensor raised(const Tensor& x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
+
+/// For each of `size` positions along a dimension: the last of the indices that name it, and
+/// whether there is one.
+struct LastSources {
+  Tensor source, hit;
+};
+/// Sorted by position, equal indices stay in order: the last is followed by another one.
+LastSources last_sources(const Tensor& index, int d, int64_t size) {
+  const Tensor order = argsort(index, d), places = gather(index, d, order);
+  const int64_t n = index.shape()[d];
+  Shape one = index.shape(), reached = index.shape();
+  one[d] = std::min<int64_t>(n, 1), reached[d] = size;
+  const Tensor differs = slice(places, d, 0, -1) != slice(places, d, 1, n);
+  const Tensor is_last = cat({differs, halftone::ones(one, boolean, index.device())}, d);
+  const Tensor nothing = zeros(reached, i64, index.device());
+  return {scatter_add(nothing, d, places, where(is_last, order, 0)),
+          scatter_add(nothing, d, places, cast(is_last, i64)) > 0};
+}
+
+/// Returns i64 indices from 0 on. Negative ones count from the end.
+Tensor wrapped(std::string_view op, const Tensor& index, int64_t size) {
+  const Tensor wide = detail::wide_indices(op, "the index", index);
+  const Tensor from_0 = where(wide < 0, wide + size, wide);
+  const bool seen = wide.device().kind == DeviceKind::cpu && wide.numel() > 0;
+  if (seen && (min(from_0).item() < 0 || max(from_0).item() >= double(size)))
+    fail<UsageError>(op, "indices from ", min(wide).item<int64_t>(), " to ",
+                     max(wide).item<int64_t>(), " for a dimension of size ", size,
+                     ". They must be from ", -size, " to ", size - 1, ".");
+  return from_0;
+}
+
+/// Returns a vector along dimension d of a tensor of a rank.
+Tensor along(const Tensor& vector, int d, int rank) {
+  Shape shape = Dims::filled(rank, 1);
+  shape[d] = vector.numel();
+  return reshape(vector, shape);
+}
 }  // namespace
 
 Tensor scatter(const Tensor& x, int dim, const Tensor& index_in, const Tensor& source_in) {
@@ -143,18 +181,9 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index_in, const Tensor& s
     fail<ShapeError>("scatter", "the index is ", described(index_in), ", the source ",
                      described(source_in), ". The source must be as large in every dimension.");
   if (index.numel() == 0) return x;
-  // The last source of each position: sorted by position they stay in order; the next one differs.
-  const Tensor order = argsort(index, d), places = gather(index, d, order);
-  const int64_t n = index.shape()[d];
-  Shape one = index.shape(), reached = index.shape();
-  one[d] = 1, reached[d] = to.shape()[d];
-  const Tensor differs = slice(places, d, 0, n - 1) != slice(places, d, 1, n);
-  const Tensor is_last = cat({differs, halftone::ones(one, boolean, x.device())}, d);
-  const Tensor nothing = zeros(reached, i64, x.device());
-  const Tensor winner = scatter_add(nothing, d, places, where(is_last, order, 0));
-  const Tensor hit = scatter_add(nothing, d, places, cast(is_last, i64)) > 0;
-  const Tensor picked = padded_to(to.shape(), gather(source, d, winner));
-  return reshape(where(padded_to(to.shape(), hit), picked, to), x.shape());
+  const LastSources last = last_sources(index, d, to.shape()[d]);
+  const Tensor picked = padded_to(to.shape(), gather(source, d, last.source));
+  return reshape(where(padded_to(to.shape(), last.hit), picked, to), x.shape());
 }
 
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value) {
@@ -191,7 +220,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim) {
   check::defined("take_along_dim", "the input", x);
   check::defined("take_along_dim", "the index", index);
-  if (!dim) return gather(reshape(x, {x.numel()}), 0, reshape(index, {index.numel()}));
+  if (!dim) return take_along_dim(reshape(x, {x.numel()}), reshape(index, {index.numel()}), 0);
   if (x.rank() != index.rank())
     fail<ShapeError>("take_along_dim", "x is ", described(x), ", the index ", described(index),
                      ". They must have the same rank.");
@@ -200,7 +229,8 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> d
   if (x.rank() > 0) of_x[d] = of_index[d] = 1;
   Shape from = broadcast_shapes("take_along_dim", of_x, of_index), to = from;
   if (x.rank() > 0) from[d] = x.shape()[d], to[d] = index.shape()[d];
-  return gather(expand(x, from), d, expand(index, to));
+  const int64_t size = x.rank() == 0 ? 1 : x.shape()[d];
+  return gather(expand(x, from), d, expand(wrapped("take_along_dim", index, size), to));
 }
 
 namespace {
@@ -235,6 +265,335 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const std::vector<int64_t> places = places_of_true(views::expand(mask, shape));
   return index_select(reshape(expand(x, shape), {numel_of(shape)}), 0,
                       from_vector(places, {int64_t(places.size())}, i64, x.device()));
+}
+
+// Several index tensors: x as rows, one for each element of the indexed dimensions, and one index
+// of rows.
+
+namespace {
+/// x[indices] as rows[row], reshaped to `shape` and permuted by `order`.
+struct IndexedRows {
+  Tensor rows, row;
+  Shape shape;
+  Dims order;         // of the result
+  Dims moved;         // x's dimensions, the indexed ones first
+  Shape moved_shape;  // x's sizes in that order
+};
+
+IndexedRows indexed_rows(std::string_view op, const Tensor& x, const std::vector<Tensor>& given) {
+  check::defined(op, "the input", x);
+  std::vector<Tensor> indices;  // one for a dimension, undefined for a whole one
+  for (const Tensor& one : given) {
+    const int at = int(indices.size());
+    if (!one.defined() || one.dtype() != boolean) {
+      indices.push_back(one);
+      continue;
+    }
+    for (int d = 0; d < one.rank(); ++d)
+      if (at + d >= x.rank() || one.shape()[d] != x.shape()[at + d])
+        fail<ShapeError>(op, "the mask is ", described(one), " for ", described(x),
+                         " from dimension ", at, " on. Its sizes must be the same.");
+    const Tensor places = nonzero(one);
+    for (int d = 0; d < one.rank(); ++d) indices.push_back(select(places, 1, d));
+    if (one.rank() == 0)
+      fail<ShapeError>(op, "the mask ", described(one), " has no dimension. Reshape it to [1].");
+  }
+  if (int(indices.size()) > x.rank())
+    fail<ShapeError>(op, indices.size(), " dimensions are indexed, but x is ", described(x),
+                     ". Give at most ", x.rank(), ".");
+  Dims moved, rest;
+  Shape common, rest_shape;
+  for (int d = 0; d < x.rank(); ++d) {
+    const bool indexed = d < int(indices.size()) && indices[std::size_t(d)].defined();
+    if (!indexed) rest.push_back(d), rest_shape.push_back(x.shape()[d]);
+    if (indexed)
+      moved.push_back(d), common = broadcast_shapes(op, common, indices[std::size_t(d)].shape());
+  }
+  if (moved.empty()) fail<UsageError>(op, "got no index. Give an index tensor or a mask.");
+  Tensor row = zeros({}, i64, x.device());
+  Shape front;
+  for (const int64_t d : moved) {
+    const int64_t size = x.shape()[int(d)];
+    const Tensor place = wrapped(op, indices[std::size_t(d)], size);
+    row = row * size + place;
+    if (moved.rank() > 1 && x.device().kind != DeviceKind::cpu)  // no other row: an error
+      row = where(logical_and(place >= 0, place < size), row, -1);
+    front.push_back(size);
+  }
+  // The dimensions of the indices stand in the place of the indexed ones, or first if those are
+  // apart.
+  const int first = moved[-1] - moved[0] == moved.rank() - 1 ? int(moved[0]) : 0;
+  IndexedRows result{
+      .rows = {}, .row = {}, .shape = common, .order = {}, .moved = moved, .moved_shape = front};
+  for (int d = 0; d < first; ++d) result.order.push_back(common.rank() + d);
+  for (int d = 0; d < common.rank(); ++d) result.order.push_back(d);
+  for (int d = first; d < rest.rank(); ++d) result.order.push_back(common.rank() + d);
+  for (const int64_t size : rest_shape)
+    result.shape.push_back(size), result.moved_shape.push_back(size);
+  for (const int64_t d : rest) result.moved.push_back(d);
+  result.row = reshape(expand(row, common), {numel_of(common)});
+  result.rows = reshape(permute(x, result.moved), {numel_of(front), numel_of(rest_shape)});
+  return result;
+}
+
+Dims inverse(const Dims& order) {
+  Dims result = order;
+  for (int i = 0; i < order.rank(); ++i) result[int(order[i])] = i;
+  return result;
+}
+}  // namespace
+
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
+  const IndexedRows in = indexed_rows("index", x, indices);
+  return permute(reshape(index_select(in.rows, 0, in.row), in.shape), in.order);
+}
+
+Tensor index_put(const Tensor& x_in, const std::vector<Tensor>& indices, const Tensor& values_in,
+                 bool accumulate) {
+  check::defined("index_put", "the input", x_in);
+  check::defined("index_put", "the values", values_in);
+  std::vector<Tensor> inputs{x_in, values_in};
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::index_put, inputs);
+  const CasterScope as_is(nullptr);
+  const Tensor &x = inputs[0], &values = inputs[1];
+  check::same_dtype("index_put", x, values);
+  const IndexedRows in = indexed_rows("index_put", x, indices);
+  Shape result = in.shape;
+  for (int d = 0; d < result.rank(); ++d) result[d] = in.shape[int(in.order[d])];
+  if (broadcast_shapes("index_put", result, values.shape()) != result)
+    fail<ShapeError>("index_put", "the values are ", described(values), ", x at the indices is ",
+                     result, ". They must broadcast to it.");
+  const Tensor sources = reshape(permute(expand(values, result), inverse(in.order)),
+                                 {in.row.numel(), in.rows.shape()[1]});
+  const Tensor put =
+      accumulate ? index_add(in.rows, 0, in.row, sources) : index_copy(in.rows, 0, in.row, sources);
+  return permute(reshape(put, in.moved_shape), inverse(in.moved));
+}
+
+Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Number value) {
+  check::defined("index_fill", "the input", x);
+  const int d = normalize_dim("index_fill", dim, x.rank());
+  const Tensor to = raised(x);
+  const Tensor places = raised(wrapped("index_fill", index, to.shape()[d]));
+  if (places.rank() > 1)
+    fail<ShapeError>("index_fill", "the index is ", described(index), ". It must be a vector.");
+  const Tensor hit = scatter_add(zeros({to.shape()[d]}, i64, x.device()), 0, places,
+                                 halftone::ones(places.shape(), i64, x.device())) > 0;
+  return reshape(masked_fill(to, along(hit, d, to.rank()), value), x.shape());
+}
+
+Tensor index_copy(const Tensor& x_in, int dim, const Tensor& index, const Tensor& source_in) {
+  check::defined("index_copy", "the input", x_in);
+  check::defined("index_copy", "the source", source_in);
+  std::vector<Tensor> inputs{x_in, source_in};
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::index_copy, inputs);
+  const CasterScope as_is(nullptr);
+  const Tensor x = raised(inputs[0]), source = raised(inputs[1]);
+  check::same_dtype("index_copy", x, source);
+  const int d = normalize_dim("index_copy", dim, x_in.rank());
+  const Tensor places = raised(detail::indices_within("index_copy", index, x.shape()[d]));
+  Shape wanted = x.shape();
+  wanted[d] = places.numel();
+  if (places.rank() > 1 || source.shape() != wanted)
+    fail<ShapeError>("index_copy", "the index is ", described(index), ", the source ",
+                     described(source_in), ". The index must be a vector, the source ", wanted,
+                     '.');
+  if (places.numel() == 0)  // a source that requires a gradient gets one
+    return source.requires_grad() ? inputs[0] + sum(source) : inputs[0];
+  const LastSources last = last_sources(places, 0, x.shape()[d]);
+  return reshape(where(along(last.hit, d, x.rank()), index_select(source, d, last.source), x),
+                 x_in.shape());
+}
+
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {
+  check::defined("masked_scatter", "the input", x);
+  check::defined("masked_scatter", "the mask", mask);
+  check::defined("masked_scatter", "the source", source);
+  if (mask.dtype() != boolean)
+    fail<DTypeError>("masked_scatter", "the mask must be bool, got ", described(mask),
+                     ". Compare first.");
+  check::same_dtype("masked_scatter", x, source);
+  const Shape shape = broadcast_shapes("masked_scatter", x.shape(), mask.shape());
+  const std::vector<int64_t> places = places_of_true(views::expand(mask, shape));
+  const auto count = int64_t(places.size());
+  if (count > source.numel())
+    fail<ShapeError>("masked_scatter", count, " elements are masked, the source is ",
+                     described(source), ". It must have as many.");
+  const Tensor flat = reshape(expand(x, shape), {numel_of(shape)});
+  const CasterScope as_is(nullptr);
+  return reshape(index_copy(flat, 0, from_vector(places, {count}, i64, x.device()),
+                            slice(reshape(source, {source.numel()}), 0, 0, count)),
+                 shape);
+}
+
+namespace {
+/// y = a value that was found without history, with the gradient of another computation of it.
+struct WithGradientOf : UserOp {
+  static constexpr OpInfo info{"scatter_reduce", CastClass::as_is, cast_reason::chooses};
+  Tensor forward(const Tensor& value, const Tensor& /*recorded*/) { return value; }
+  std::array<Tensor, 2> backward(const Tensor& dy) const { return {Tensor{}, dy}; }
+  std::vector<Tensor> recorded_backward(const Tensor& dy, const History&) const { return {{}, dy}; }
+};
+
+/// Replaces elements of x by the largest, or smallest, of their sources; NaN wins.
+Tensor extreme_sources(const Tensor& x, int d, const Tensor& index, const Tensor& source,
+                       bool largest) {
+  // argsort() has NaN last. The last source of each place counts in scatter().
+  const bool negate = !largest && is_floating(source.dtype());
+  const Tensor order = argsort(negate ? -source : source, d, !largest && !negate);
+  return scatter(x, d, gather(index, d, order), gather(source, d, order));
+}
+/// Replaces elements of x by the product of their sources. Sorted by place, each source is
+/// multiplied by those before it, of which twice as many are known in each turn.
+Tensor multiplied_sources(const Tensor& x, int d, const Tensor& index, const Tensor& source) {
+  const Tensor order = argsort(index, d), places = gather(index, d, order);
+  Tensor y = gather(source, d, order);
+  const int64_t n = index.shape()[d];
+  for (int64_t known = 1; known < n; known *= 2) {
+    const Tensor same = slice(places, d, known, n) == slice(places, d, 0, n - known);
+    const Tensor factor = where(same, slice(y, d, 0, n - known), 1);
+    y = cat({slice(y, d, 0, known), slice(y, d, known, n) * factor}, d);
+  }
+  return scatter(x, d, places, y);
+}
+}  // namespace
+
+Tensor scatter_reduce(const Tensor& x_in, int dim, const Tensor& index_in, const Tensor& source_in,
+                      ScatterReduction reduction, bool include_self) {
+  check::defined("scatter_reduce", "the input", x_in);
+  check::defined("scatter_reduce", "the source", source_in);
+  check::same_dtype("scatter_reduce", x_in, source_in);
+  check::numbers("scatter_reduce", x_in);
+  const int d = normalize_dim("scatter_reduce", dim, x_in.rank());
+  check::integers("scatter_reduce", "the index", index_in);
+  const Tensor x = raised(x_in);
+  const Tensor index = detail::indices_within("scatter_reduce", raised(index_in), x.shape()[d]);
+  detail::reached("scatter_reduce", x, d, index.shape());
+  Tensor source = raised(source_in);
+  for (int i = 0; i < index.rank(); ++i) {
+    if (source.rank() != index.rank() || index.shape()[i] > source.shape()[i])
+      fail<ShapeError>("scatter_reduce", "the index is ", described(index_in), ", the source ",
+                       described(source_in), ". The source must be as large in every dimension.");
+    if (index.shape()[i] != source.shape()[i]) source = slice(source, i, 0, index.shape()[i]);
+  }
+  if (index.numel() == 0) return x_in;
+  const CasterScope as_is(nullptr);
+  const auto added = [&](const Tensor& to, const Tensor& from) {
+    return scatter_add(to, d, index, from);
+  };
+  const DType wide = x.dtype() == f64 ? f64 : f32;  // bf16 counts to 256
+  const Tensor ones_of_index = halftone::ones(index.shape(), i64, x.device());
+  const Tensor hits = added(zeros(x.shape(), i64, x.device()), ones_of_index);
+  Tensor y;
+  if (reduction == ScatterReduction::prod) {
+    const Tensor self = include_self ? x : where(hits > 0, 1, x);
+    y = self * multiplied_sources(where(hits > 0, 1, halftone::ones_like(x)), d, index, source);
+  } else if (reduction == ScatterReduction::sum || reduction == ScatterReduction::mean) {
+    y = added(include_self ? x : where(hits > 0, 0, x), source);
+    const Tensor count = include_self ? hits + 1 : maximum(hits, 1);
+    if (reduction == ScatterReduction::mean)
+      y = cast(is_floating(x.dtype()) ? y / cast(count, wide) : floor_divide(y, count), x.dtype());
+  } else {
+    const bool largest = reduction == ScatterReduction::amax;
+    const Tensor self = x.detach(), from = source.detach();
+    const Tensor top = extreme_sources(self, d, index, from, largest);
+    const Tensor value = !include_self ? top : (largest ? maximum(top, self) : minimum(top, self));
+    const Tensor of_self = logical_and(self == value, include_self ? hits >= 0 : hits == 0);
+    const Tensor of_source = from == gather(value, d, index);
+    // As PyTorch's, self counts as one of the equals although it is not included.
+    const Tensor ties = added(cast(self == value, i64), cast(of_source, i64));
+    y = value;
+    if (is_floating(x.dtype()))
+      y = apply(WithGradientOf{}, value,
+                cast(added(where(of_self, x, 0), where(of_source, source, 0)) / cast(ties, wide),
+                     x.dtype()));
+  }
+  return reshape(y, x_in.shape());
+}
+
+Tensor repeat_interleave(const Tensor& x, int64_t repeats, std::optional<int> dim) {
+  check::defined("repeat_interleave", "the input", x);
+  if (repeats < 0)
+    fail<UsageError>("repeat_interleave", "repeats is ", repeats, ". It must not be negative.");
+  const int d = dim ? normalize_dim("repeat_interleave", *dim, x.rank()) : 0;
+  const Tensor from = dim ? raised(x) : reshape(x, {x.numel()});
+  Shape shape = from.shape();
+  shape.insert(d + 1, repeats);
+  const Tensor y = expand(unsqueeze(from, d + 1), shape);
+  shape.erase(d + 1);
+  shape[d] = (Checked(shape[d]) * repeats).value;
+  return reshape(y, shape);
+}
+
+Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<int> dim) {
+  check::defined("repeat_interleave", "the input", x);
+  check::integers("repeat_interleave", "repeats", repeats);
+  const std::vector<int64_t> times = repeats.to_vector<int64_t>();
+  if (times.size() == 1) return repeat_interleave(x, times[0], dim);
+  const int d = dim ? normalize_dim("repeat_interleave", *dim, x.rank()) : 0;
+  const Tensor from = dim ? raised(x) : reshape(x, {x.numel()});
+  if (repeats.rank() > 1 || int64_t(times.size()) != from.shape()[d])
+    fail<ShapeError>("repeat_interleave", "repeats is ", described(repeats), " for dimension ", d,
+                     " of ", described(from),
+                     ". Give one number for each of its elements, or one for all.");
+  std::vector<int64_t> places;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (times[i] < 0)
+      fail<UsageError>("repeat_interleave", "repeats has ", times[i], ". None may be negative.");
+    or_no_memory("repeat_interleave", times[i] * int64_t(sizeof(int64_t)),
+                 [&] { places.insert(places.end(), std::size_t(times[i]), int64_t(i)); });
+  }
+  return index_select(from, d, from_vector(places, {int64_t(places.size())}, i64, x.device()));
+}
+
+namespace {
+/// Appends n of the categories of a row to `drawn`.
+void draw_categories(std::span<const double> row, int64_t n, bool replacement,
+                     std::vector<int64_t>& drawn) {
+  std::vector<double> sums;
+  std::vector<std::pair<double, int64_t>> waits;  // exponential, with the probabilities as rates
+  double total = 0;
+  // 51 bits on (0, 1): times a total, they round to less than it.
+  const auto random = [] { return (double(default_generator().next() >> 13) + 0.5) * 0x1p-51; };
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    if (!(row[i] >= 0 && row[i] <= facts(f64).max))
+      fail<UsageError>("multinomial", "a probability is ", row[i],
+                       ". It must be finite and not negative.");
+    sums.push_back(total += row[i]);
+    if (!replacement && row[i] > 0)
+      waits.emplace_back(-elementary::log(random()) / row[i], int64_t(i));
+  }
+  if (!(total > 0 && total <= facts(f64).max))
+    fail<UsageError>("multinomial", "the probabilities of a row add up to ", total,
+                     ". The sum must be positive and finite.");
+  if (!replacement && int64_t(waits.size()) < n)
+    fail<UsageError>("multinomial", n, " samples without replacement from ", waits.size(),
+                     " categories with a positive probability. Draw fewer.");
+  std::ranges::sort(waits);
+  for (int64_t k = 0; k < n; ++k)
+    drawn.push_back(replacement ? std::ranges::upper_bound(sums, random() * total) - sums.begin()
+                                : waits[std::size_t(k)].second);
+}
+}  // namespace
+
+Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement) {
+  check::floating("multinomial", probabilities);
+  const int rank = probabilities.rank();
+  if (rank != 1 && rank != 2)
+    fail<ShapeError>("multinomial", described(probabilities), " has rank ", rank,
+                     ". Give a vector, or a matrix of rows.");
+  const int64_t categories = probabilities.size(-1);
+  if (n < 1 || (replacement ? categories == 0 : n > categories))
+    fail<UsageError>("multinomial", n, " samples of ", categories,
+                     " categories. Draw at least one, from at least one, and without replacement "
+                     "no more than there are.");
+  const std::vector<double> values = probabilities.to_vector<double>();
+  std::vector<int64_t> drawn;
+  for (std::size_t row = 0; row < values.size(); row += std::size_t(categories))
+    draw_categories(std::span(values).subspan(row, std::size_t(categories)), n, replacement, drawn);
+  Shape shape = probabilities.shape();
+  shape[-1] = n;
+  return from_vector(drawn, shape, i64, probabilities.device());
 }
 
 // Operations composed of sorting and indexing: extremes with their indices, medians, quantiles,

@@ -92,8 +92,41 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value);
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                  Number alpha = 1);
 /// gather() whose index and x broadcast except in `dim`; without `dim`, it indexes all elements in
-/// row-major order. As torch.take_along_dim.
+/// row-major order. Negative indices count from the end. As torch.take_along_dim.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = {});
+
+/// Returns x[i, j, ...]: elements by index tensors, one for each dimension from the first on, which
+/// broadcast. An undefined tensor stands for a whole dimension, as None; a bool mask for as many
+/// dimensions as it has (the GPU waits for it). Negative indices count from the end. As PyTorch's
+/// x[i, j], but always a copy.
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
+/// Returns x with x[i, j, ...] = values, which broadcast and have x's dtype, or with them added. If
+/// several values have one place, the last counts and alone gets a gradient. As torch.index_put.
+Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
+                 bool accumulate = false);
+/// Return x with the slices at `index`, a vector, along a dimension set to a number, or to those of
+/// source (the last of several counts). As torch.index_fill and torch.index_copy.
+Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Number value);
+Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+/// Returns x with its elements where the mask is true replaced by the first elements of source, in
+/// row-major order. Waits for the GPU. As torch.masked_scatter.
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
+
+enum class ScatterReduction : uint8_t { sum, mean, amax, amin, prod };
+/// Returns x with its elements at index[i] along a dimension reduced together with all source[i],
+/// or replaced by the reduction of these (include_self false). Equal extremes share the gradient.
+/// As torch.scatter_reduce.
+Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                      ScatterReduction reduction, bool include_self = true);
+/// Repeats each slice along a dimension, all of them equally often, or slice i repeats[i] times (a
+/// vector, which the host reads). Without a dimension, x is flattened. As torch.repeat_interleave.
+Tensor repeat_interleave(const Tensor& x, int64_t repeats, std::optional<int> dim = {});
+Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<int> dim = {});
+/// Returns i64 [n] or [rows, n]: categories drawn by their probabilities, a vector or rows that
+/// need not sum to 1. The host draws; without replacement no category comes twice. Throws
+/// UsageError for probabilities that cannot be drawn from. As torch.multinomial.
+Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement = false);
+
 /// Returns i64 [count, rank]: where x is not 0, row-major. Waits for the GPU. As torch.nonzero.
 Tensor nonzero(const Tensor& x);
 /// Returns the elements of x where the mask is true, as a vector; both broadcast. Waits for the

@@ -119,6 +119,15 @@ inline Tensor remainder(const Tensor& a, Number b) {
   return detail::with_number("remainder", a, b,
                              [](const Tensor& x, const Tensor& y) { return remainder(x, y); });
 }
+/// Returns a - b trunc(a / b), with a's sign. As torch.fmod, C's %.
+inline Tensor fmod(const Tensor& a, const Tensor& b) {
+  detail::refuse_zero_divisors("fmod", a, b);
+  return binary(formula::Fmod{}, a, b);
+}
+inline Tensor fmod(const Tensor& a, Number b) {
+  return detail::with_number("fmod", a, b,
+                             [](const Tensor& x, const Tensor& y) { return fmod(x, y); });
+}
 inline Tensor operator%(const Tensor& a, const Tensor& b) { return remainder(a, b); }
 inline Tensor operator%(const Tensor& a, Number b) { return remainder(a, b); }
 

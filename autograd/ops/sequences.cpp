@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/matmul.h>
 #include <halftone/autograd/ops/norm.h>
 
@@ -502,6 +503,40 @@ GruStates gru(const Tensor& x, const Tensor& h0, const Tensor& weight, const Ten
               bool reverse) {
   const Tensor y = apply(Gru{.reverse = reverse}, x, h0, weight, bias);
   return {y, select(y, 0, reverse ? 0 : y.size(0) - 1)};
+}
+
+// Random numbers whose distributions are tensors.
+
+Tensor bernoulli(const Tensor& p) {
+  check::floating("bernoulli", p);
+  const NoGrad no_grad;
+  const bool seen = p.device().kind == DeviceKind::cpu && p.numel() > 0;
+  if (seen && all(logical_and(p >= 0, p <= 1)).item() == 0)
+    fail<UsageError>("bernoulli", "probabilities are from ", min(p).item(), " to ", max(p).item(),
+                     ". They must be on [0, 1].");
+  const Tensor drawn = rand(p.shape(), p.dtype() == f64 ? f64 : f32, p.device());
+  return cast(drawn < p, p.dtype());
+}
+
+Tensor normal(const Tensor& mean, const Tensor& std) {
+  check::floating("normal", mean);
+  check::floating("normal", std);
+  const NoGrad no_grad;
+  const CasterScope as_is(nullptr);
+  const bool seen = std.device().kind == DeviceKind::cpu && std.numel() > 0;
+  if (seen && all(std >= 0).item() == 0)
+    fail<UsageError>("normal", "the least std is ", min(std).item(), ". None may be negative.");
+  const DType dtype = promote(mean.dtype(), std.dtype()), wide = dtype == f64 ? f64 : f32;
+  const Shape shape = broadcast_shapes("normal", mean.shape(), std.shape());
+  return cast(cast(mean, wide) + randn(shape, wide, mean.device()) * cast(std, wide), dtype);
+}
+Tensor normal(const Tensor& mean, double std) {
+  check::floating("normal", mean);
+  return normal(mean, scalar(std, mean.dtype(), mean.device()));
+}
+Tensor normal(double mean, const Tensor& std) {
+  check::floating("normal", std);
+  return normal(scalar(mean, std.dtype(), std.device()), std);
 }
 
 }  // namespace halftone

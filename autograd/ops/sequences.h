@@ -139,6 +139,15 @@ inline Tensor dropout(const Tensor& x, double p, bool training = true) {
   return apply(Dropout{.p = p, .key = default_generator().reserve(uint64_t(x.numel()))}, x);
 }
 
+/// Returns 1 with the probabilities p, else 0, in p's dtype, without history. Probabilities outside
+/// of [0, 1] are an error on the CPU. As torch.bernoulli.
+Tensor bernoulli(const Tensor& p);
+/// Return normal numbers of these means and deviations, which broadcast, without history. A
+/// negative deviation is an error on the CPU. As torch.normal.
+Tensor normal(const Tensor& mean, const Tensor& std);
+Tensor normal(const Tensor& mean, double std = 1);
+Tensor normal(double mean, const Tensor& std);
+
 // Scaled dot-product attention (Vaswani et al. 2017): y = softmax(scale q k^T + mask) v. It is one
 // operation, so that no backend ever stores the weights, [l, s] per head: backward recomputes them
 // from their logarithmic sums (Dao et al. 2022). Under autocast the products are low precision, the

@@ -91,14 +91,15 @@ Tensor expand(const Tensor& x, Shape shape) {
   return shape == x.shape() ? x : apply(Expand{.to = shape}, x);
 }
 
-Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step) {
+Tensor slice(const Tensor& x, int dim, std::optional<int64_t> start, std::optional<int64_t> end,
+             int64_t step) {
   check::defined("slice", "the input", x);
   if (x.rank() == 0) fail<ShapeError>("slice", "a scalar has no dimensions. Reshape it to [1].");
   const int d = normalize_dim("slice", dim, x.rank());
   if (step < 1) fail<UsageError>("slice", "step is ", step, ". It must be at least 1.");
   const int64_t size = x.shape()[d];
   const auto bound = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
-  const int64_t first = bound(start), last = bound(end);
+  const int64_t first = bound(start.value_or(0)), last = bound(end.value_or(size));
   const int64_t count = first < last ? 1 + (last - first - 1) / step : 0;
   return apply(Slice{.dim = d, .start = first, .count = count, .step = step}, x);
 }
@@ -421,6 +422,88 @@ Tensor pixel_shuffle(const Tensor& x, int64_t factor) {
   for (int i = 0; i < x.rank() - 3; ++i) images *= x.shape()[i];
   shape[x.rank() - 3] = c, shape[x.rank() - 2] = h * factor, shape[x.rank() - 1] = w * factor;
   return reshape(permute(reshape(x, {images, c, factor, factor, h, w}), {0, 1, 4, 2, 5, 3}), shape);
+}
+
+Tensor pixel_unshuffle(const Tensor& x, int64_t factor) {
+  check::defined("pixel_unshuffle", "the input", x);
+  if (x.rank() < 3 || factor < 1 || factor > 1 << 20 || x.size(-2) % factor != 0 ||
+      x.size(-1) % factor != 0)
+    fail<ShapeError>("pixel_unshuffle", described(x), " with a factor of ", factor,
+                     ". The input must be [.., c, h, w] with h and w divisible by the factor.");
+  const int64_t h = x.size(-2) / factor, w = x.size(-1) / factor, c = x.size(-3);
+  Shape shape = x.shape();
+  int64_t images = 1;
+  for (int i = 0; i < x.rank() - 3; ++i) images *= x.shape()[i];
+  shape[-3] = c * factor * factor, shape[-2] = h, shape[-1] = w;
+  return reshape(permute(reshape(x, {images, c, h, factor, w, factor}), {0, 1, 3, 5, 2, 4}), shape);
+}
+
+std::vector<Tensor> unbind(const Tensor& x, int dim) {
+  check::defined("unbind", "the input", x);
+  if (x.rank() == 0) fail<ShapeError>("unbind", "a scalar has no dimensions. Reshape it to [1].");
+  const int d = normalize_dim("unbind", dim, x.rank());
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < x.shape()[d]; ++i) parts.push_back(select(x, d, i));
+  return parts;
+}
+
+Tensor movedim(const Tensor& x, const Dims& from, const Dims& to) {
+  check::defined("movedim", "the input", x);
+  Dims order = Dims::filled(x.rank(), -1), moved = Dims::filled(x.rank(), 0);
+  bool valid = from.rank() == to.rank();
+  for (int i = 0; valid && x.rank() > 0 && i < from.rank(); ++i) {
+    const int source = normalize_dim("movedim", from[i], x.rank());
+    int64_t& place = order[normalize_dim("movedim", to[i], x.rank())];
+    valid = place == -1 && moved[source]++ == 0;
+    place = source;
+  }
+  if (!valid)
+    fail<ShapeError>("movedim", "dimensions ", from, " to ", to, " of ", described(x),
+                     ". Give each of them one place of its own.");
+  int next = 0;
+  for (int64_t& place : order) {
+    if (place >= 0) continue;
+    while (moved[next] != 0) ++next;
+    place = next++;
+  }
+  return permute(x, order);
+}
+
+Tensor unflatten(const Tensor& x, int dim, const Shape& sizes) {
+  check::defined("unflatten", "the input", x);
+  if (x.rank() == 0)
+    fail<ShapeError>("unflatten", "a scalar has no dimensions. Reshape it to [1].");
+  const int d = normalize_dim("unflatten", dim, x.rank());
+  Shape shape = x.shape();
+  int64_t known = 1;
+  for (const int64_t size : sizes)
+    if (size != -1) known = (Checked(known) * size).value;
+  const bool inferred = std::ranges::count(sizes, -1) == 1;
+  if (sizes.empty() || std::ranges::count(sizes, -1) > 1 || (inferred && known == 0) ||
+      (inferred ? shape[d] % known != 0 : shape[d] != known))
+    fail<ShapeError>("unflatten", "dimension ", d, " of ", described(x), " to ", sizes,
+                     ". The sizes must multiply to ", shape[d], "; one of them may be -1.");
+  shape.erase(d);
+  for (int i = sizes.rank() - 1; i >= 0; --i)
+    shape.insert(d, sizes[i] == -1 ? x.shape()[d] / known : sizes[i]);
+  return reshape(x, shape);
+}
+
+Tensor hstack(const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> raised;
+  for (const Tensor& x : inputs) {
+    check::defined("hstack", "an input", x);
+    raised.push_back(x.rank() == 0 ? reshape(x, {1}) : x);
+  }
+  return cat(raised, !raised.empty() && raised[0].rank() > 1 ? 1 : 0);
+}
+Tensor vstack(const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> raised;
+  for (const Tensor& x : inputs) {
+    check::defined("vstack", "an input", x);
+    raised.push_back(x.rank() < 2 ? reshape(x, {1, x.numel()}) : x);
+  }
+  return cat(raised, 0);
 }
 
 }  // namespace halftone

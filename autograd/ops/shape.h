@@ -1,6 +1,8 @@
 // Other shapes, other orders, parts and joins of tensors.
 #pragma once
 
+#include <optional>
+
 #include <halftone/autograd/apply.h>
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/core/backend.h>
@@ -192,9 +194,10 @@ Tensor permute(const Tensor& x, const Dims& order);
 Tensor transpose(const Tensor& x, int a, int b);
 /// As torch.Tensor.expand: sizes of 1 may grow, -1 keeps a size.
 Tensor expand(const Tensor& x, Shape shape);
-/// Returns x[start:end:step] along a dimension, with Python's rules for negative and excessive
-/// bounds; step > 0.
-Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step = 1);
+/// Returns x[start:end:step] along a dimension, with Python's rules for negative, excessive and
+/// absent bounds; step > 0.
+Tensor slice(const Tensor& x, int dim, std::optional<int64_t> start,
+             std::optional<int64_t> end = {}, int64_t step = 1);
 /// Returns one index of a dimension, which is removed. As torch.select.
 Tensor select(const Tensor& x, int dim, int64_t index);
 /// Removes dimensions of size 1, or only `dim` if its size is 1.
@@ -260,6 +263,19 @@ Tensor diagonal(const Tensor& x, int64_t offset = 0, int dim1 = 0, int dim2 = 1)
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& x, std::string_view indexing = "ij");
 /// Returns [.., c r r, h, w] as [.., c, h r, w r]. As torch.nn.functional.pixel_shuffle.
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);
+
+/// Returns [.., c, h r, w r] as [.., c r r, h, w]. As torch.nn.functional.pixel_unshuffle.
+Tensor pixel_unshuffle(const Tensor& x, int64_t factor);
+/// Returns the parts of size 1 along a dimension, without this dimension. As torch.unbind.
+std::vector<Tensor> unbind(const Tensor& x, int dim = 0);
+/// Moves dimensions to other places; the others keep their order. As torch.movedim.
+Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);
+/// Makes several dimensions of one; one size may be -1. As torch.unflatten.
+Tensor unflatten(const Tensor& x, int dim, const Shape& sizes);
+/// Join tensors along dimension 1 (vectors: 0) and along dimension 0 (vectors as rows). As
+/// torch.hstack and torch.vstack.
+Tensor hstack(const std::vector<Tensor>& inputs);
+Tensor vstack(const std::vector<Tensor>& inputs);
 
 enum class PadMode : uint8_t {
   reflect,    // 2 1 | 0 1 2 3 | 2 1

@@ -232,6 +232,31 @@ TEST_CASE("running products, losses and norms have PyTorch's dtypes") {
         }) == Pair{bf16, bf16});
 }
 
+TEST_CASE("functions by index and of windows have PyTorch's dtypes") {
+  const Tensor x = rand({3, 4}, bf16), wide = rand({1, 4}), i = from({1});
+  const Tensor images = rand({1, 2, 4, 4}, bf16), grid = rand({1, 3, 3, 2}, bf16);
+  const auto dtypes = [&](const std::function<Tensor()>& f) {
+    return std::pair(under("pytorch-cuda", f), under("pytorch-cpu", f));
+  };
+  using Pair = std::pair<DType, DType>;
+  const auto put = [&] { return index_put(x, {i}, wide); };
+  CHECK(under("pytorch-cuda", put) == f32);
+  CHECK_THROWS_AS(under("pytorch-cpu", put), DTypeError);
+  const auto copied = [&] { return index_copy(x, 0, i, wide); };
+  CHECK(under("pytorch-cpu", copied) == f32);
+  CHECK_THROWS_AS(under("pytorch-cuda", copied), DTypeError);
+  CHECK(dtypes([&] { return grid_sample(images, grid); }) == Pair{bf16, f32});
+  CHECK(dtypes([&] { return grid_sample(images, cast(grid, f32)); }) == Pair{f32, f32});
+  CHECK(dtypes([&] { return fold(unfold(images, {.kernel = 2}), 4, {.kernel = 2}); }) ==
+        Pair{bf16, bf16});
+  for (const ScatterReduction how : {ScatterReduction::mean, ScatterReduction::prod})
+    CHECK(dtypes([&] {
+            return scatter_reduce(x, 0, zeros({3, 4}, i64), x, how);
+          }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return index_fill(x, 0, i, 2); }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return normal(x, x); }) == Pair{bf16, bf16});
+}
+
 TEST_CASE("results that are computed in f32 inside are rounded once") {
   const Tensor x = randn({4, 3}, bf16), t = rand({4, 3}, bf16), w = rand({3}, bf16) + 0.5;
   const auto wide = [](const Tensor& y) { return cast(y, f32); };
@@ -239,6 +264,7 @@ TEST_CASE("results that are computed in f32 inside are rounded once") {
                   cast(bce_with_logits(wide(x), wide(t), {.pos_weight = wide(w)}), bf16)));
   CHECK(same_bits(lerp(x, t, 0.3), cast(lerp(wide(x), wide(t), 0.3), bf16)));
   CHECK(same_bits(cumprod(x, 0), cast(cumprod(wide(x), 0), bf16)));
+  CHECK(same_bits(logit(t), cast(logit(wide(t)), bf16)));
   CHECK(same_bits(vector_norm(x, 3), cast(vector_norm(wide(x), 3), bf16)));
 }
 

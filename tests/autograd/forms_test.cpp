@@ -532,6 +532,123 @@ TEST_CASE("arguments of operations that move elements say what is wrong") {
         "[outer] a is [2, 3] f32, of rank 2. It must have rank 1.");
 }
 
+TEST_CASE("arguments of several indices say what is wrong") {
+  const Tensor x = ones({2, 3}), mask = from({1, 0, 1}) == 1, i = from({0, 1});
+  CHECK(message_of([&] { x[mask]; }) ==
+        "[index] the mask is [3] bool for [2, 3] f32 from dimension 0 on. Its sizes must be the "
+        "same.");
+  CHECK(message_of([&] {
+          x[from({-3, 1})];
+        }) == "[index] indices from -3 to 1 for a dimension of size 2. They must be from -2 to 1.");
+  CHECK(message_of([&] { x[ones({1})]; }).starts_with("[index] the index must be i64 or i32"));
+  CHECK(message_of([&] {
+          index(x, {i, i, i});
+        }).starts_with("[index] 3 dimensions are indexed, but x is [2, 3] f32."));
+  CHECK(message_of([&] {
+          index(x, {i, from({0, 1, 2})});
+        }).starts_with("[index] shapes do not broadcast"));
+  CHECK(message_of([&] { index(x, {}); }) ==
+        "[index] got no index. Give an index tensor or a mask.");
+  CHECK(message_of([&] { index(zeros({0, 3}), {i}); }).starts_with("[index] indices from 0 to 1"));
+  CHECK(index(zeros({0, 3}), {zeros({0, 2}, i64)}).shape() == Shape{0, 2, 3});
+  CHECK(message_of([&] {
+          index_put(x, {i}, ones({2, 2, 3}));
+        }).starts_with("[index_put] the values are [2, 2, 3] f32, x at the indices is [2, 3]."));
+  CHECK(message_of([&] {
+          index_put(x, {i}, zeros({3}, i64));
+        }).starts_with("[index_put] dtypes differ"));
+  CHECK(message_of([&] { index_fill(x, 0, x, 1); }).starts_with("[index_fill] the index must be"));
+  CHECK(message_of([&] { index_fill(x, 0, from({2}), 1); }).starts_with("[index_fill] indices"));
+  CHECK(message_of([&] {
+          index_copy(x, 0, from({-1}), ones({1, 3}));
+        }).starts_with("[index_copy] index -1 is out of range"));
+  CHECK(message_of([&] {
+          index_copy(x, 0, i, ones({1, 3}));
+        }).starts_with("[index_copy] the index is [2] i64, the source [1, 3] f32."));
+  CHECK(message_of([&] { masked_scatter(x, mask, ones({3})); }) ==
+        "[masked_scatter] 4 elements are masked, the source is [3] f32. It must have as many.");
+  CHECK(message_of([&] {
+          scatter_reduce(x, 0, zeros({2, 3}, i64), ones({1, 3}), ScatterReduction::prod);
+        }).starts_with("[scatter_reduce] the index is [2, 3] i64, the source [1, 3] f32."));
+  CHECK(message_of([&] {
+          scatter_reduce(x, 0, full({1, 1}, 2, i64), x, ScatterReduction::amax);
+        }).starts_with("[scatter_reduce] index 2 is out of range"));
+  CHECK(message_of([&] { repeat_interleave(x, -1); }) ==
+        "[repeat_interleave] repeats is -1. It must not be negative.");
+  CHECK(message_of([&] {
+          repeat_interleave(x, i, 1);
+        }).starts_with("[repeat_interleave] repeats is [2] i64 for dimension 1 of [2, 3] f32."));
+  CHECK(message_of([&] {
+          repeat_interleave(x, from({1, -1}), 0);
+        }).starts_with("[repeat_interleave] repeats has -1."));
+  CHECK(values_of(repeat_interleave(from({1.0, 2}), from({2}))) == Values{1, 1, 2, 2});
+  CHECK(values_of(repeat_interleave(scalar(3), 2)) == Values{3, 3});
+}
+
+TEST_CASE("arguments of windows and grids say what is wrong") {
+  const Tensor x = ones({1, 2, 4, 4}), scalar_0 = scalar(1);
+  CHECK(message_of([&] { unbind(scalar_0); }).starts_with("[unbind] a scalar has no dimensions."));
+  CHECK(message_of([&] {
+          movedim(x, {0, 0}, {1, 2});
+        }).starts_with("[movedim] dimensions [0, 0] to [1, 2] of"));
+  CHECK(message_of([&] { movedim(x, {0}, {1, 2}); }).starts_with("[movedim] dimensions"));
+  CHECK(message_of([&] {
+          unflatten(x, 2, {-1, 3});
+        }).starts_with("[unflatten] dimension 2 of [1, 2, 4, 4] f32 to [-1, 3]."));
+  CHECK(message_of([&] { unflatten(x, 2, {2, 3}); }).starts_with("[unflatten] dimension 2"));
+  CHECK(message_of([&] { hstack({}); }) != "no error");
+  CHECK(message_of([&] { vstack({x, Tensor{}}); }).starts_with("[vstack] an input is undefined."));
+  CHECK(message_of([&] { unfold(x, 2, 5, 1); }) ==
+        "[unfold] windows of 5 elements, 1 apart, in dimension 2 of [1, 2, 4, 4] f32. Use a size "
+        "from 0 to 4 and a step of 1 or more.");
+  CHECK(message_of([&] { unfold(x, 2, 2, 0); }).starts_with("[unfold] windows"));
+  CHECK(message_of([&] { unfold(x, {.kernel = 5}); }).starts_with("[unfold] a kernel of 5 with"));
+  CHECK(message_of([&] {
+          unfold(x, {.kernel = 2, .stride = 0});
+        }).starts_with("[unfold] a kernel of 2 with dilation 1, padding 0 and stride 0"));
+  CHECK(message_of([&] { unfold(ones({4, 4}), {.kernel = 2}); }).starts_with("[unfold] x is"));
+  CHECK(message_of([&] {
+          fold(ones({1, 8, 8}), 4, {.kernel = 2});
+        }).starts_with("[fold] columns are [1, 8, 8] f32. They must be [n, c * 4, 9]"));
+  CHECK(message_of([&] { fold(ones({1, 9, 9}), 4, {.kernel = 2}); }).starts_with("[fold] columns"));
+  CHECK(message_of([&] {
+          pixel_unshuffle(x, 3);
+        }).starts_with("[pixel_unshuffle] [1, 2, 4, 4] f32 with a factor of 3."));
+  CHECK(message_of([&] {
+          grid_sample(x, ones({2, 3, 3, 2}));
+        }).starts_with("[grid_sample] x is [1, 2, 4, 4] f32, the grid [2, 3, 3, 2] f32."));
+  CHECK(message_of([&] { grid_sample(x, ones({1, 3, 3, 3})); }).starts_with("[grid_sample] x is"));
+  CHECK(message_of([&] {
+          grid_sample(x, ones({1, 3, 3, 2}, f64));
+        }).starts_with("[grid_sample] dtypes differ"));
+  CHECK(message_of([&] {
+          grid_sample(ones({1, 2, 0, 4}), ones({1, 3, 3, 2}));
+        }).starts_with("[grid_sample] x is"));
+}
+
+TEST_CASE("divisors of 0 and numbers in rarer functions of two") {
+  CHECK(message_of([&] { fmod(from({5}), 0); }).starts_with("[fmod] a divisor is 0."));
+  CHECK(message_of([&] {
+          fmod(ones({2}, boolean), ones({2}, boolean));
+        }).starts_with("[fmod] needs integers"));
+  CHECK(values_of(fmod(from({5.5, -5.5}), 2)) == Values{1.5, -1.5});
+  CHECK(values_of(fmod(from({1000.0}, f16), 3.3)) ==
+        values_of(cast(fmod(from({1000.0}), 3.3), f16)));
+  CHECK(values_of(xlogy(0, from({0.0, 3}))) == Values{0, 0});
+  CHECK(values_of(xlogy(from({0.0, 2}), 1)) == Values{0, 0});
+  CHECK(atan2(from({1}), from({0})).dtype() == f32);
+}
+
+TEST_CASE("a short float is sampled in f32, and extremes of several equals share the gradient") {
+  const Tensor x = cast(randn({1, 2, 40, 50}), bf16), grid = cast(rand({1, 9, 7, 2}) * 2 - 1, bf16);
+  CHECK(values_of(grid_sample(x, grid)) ==
+        values_of(cast(grid_sample(cast(x, f32), cast(grid, f32)), bf16)));
+  Tensor a = from({1.0, 5}).set_requires_grad(), b = from({5.0, 5, 2}).set_requires_grad();
+  sum(scatter_reduce(a, 0, from({1, 1, 0}), b, ScatterReduction::amax)).backward();
+  CHECK(max(abs(a.grad() - from({0, 1.0 / 3}))).item() < 1e-6);
+  CHECK(max(abs(b.grad() - from({1.0 / 3, 1.0 / 3, 1}))).item() < 1e-6);
+}
+
 TEST_CASE("the gradient of a median is that of the elements equal to it") {
   Tensor x = from({1.0, 2, 2, 9}).set_requires_grad();
   median(x).backward();

@@ -122,7 +122,7 @@ template <class F> void check_units(const simd::Kernels& k, double low, double h
         "");
 }
 
-TEST_CASE("exp, log, tanh and roots are accurate to two units over their whole range") {
+TEST_CASE("exp, log, tanh, roots and others are accurate to two units over their whole range") {
   each_level([](const simd::Kernels& k) {
     check_units<formula::Exp>(k, -87, 88, 2);
     check_units<formula::Exp>(k, -1e-3, 1e-3, 2);
@@ -131,6 +131,15 @@ TEST_CASE("exp, log, tanh and roots are accurate to two units over their whole r
     check_units<formula::Log>(k, 1, 1e30, 2);
     check_units<formula::Log2>(k, 1e-30, 1e30, 2);
     check_units<formula::Log10>(k, 1e-30, 1e30, 2);
+    check_units<formula::Tan>(k, -1e6, 1e6, 1);
+    check_units<formula::Asin>(k, -1, 1, 1);
+    check_units<formula::Acos>(k, -1, 1, 1);
+    check_units<formula::Atan>(k, -1e3, 1e3, 1);
+    check_units<formula::Sinh>(k, -89, 89, 1);
+    check_units<formula::Cosh>(k, -89, 89, 1);
+    check_units<formula::Exp2>(k, -125, 127, 1);
+    check_units<formula::Erfinv>(k, -1, 1, 1);
+    check_units<formula::Logit>(k, 0, 1, 4);
     check_units<formula::Tanh>(k, -12, 12, 2);
     check_units<formula::Tanh>(k, -0.01, 0.01, 2);
     check_units<formula::Sqrt>(k, 0, 1e20, 1);
@@ -278,6 +287,28 @@ const std::map<std::string_view, ExactFormula>& exact_formulas() {
       {"floor", {[](Wide x) { return std::floor(x); }, none}},
       {"ceil", {[](Wide x) { return std::ceil(x); }, none}},
       {"round", {[](Wide x) { return std::rint(x); }, none}},
+      {"tan", {[](Wide x) { return std::tan(x); }, [](Wide, Wide y) { return 1 + y * y; }}},
+      {"asin",
+       {[](Wide x) { return std::asin(x); },
+        [](Wide x, Wide) { return 1 / std::sqrt((1 - x) * (1 + x)); }}},
+      {"acos",
+       {[](Wide x) { return std::acos(x); },
+        [](Wide x, Wide) { return -1 / std::sqrt((1 - x) * (1 + x)); }}},
+      {"atan", {[](Wide x) { return std::atan(x); }, [](Wide x, Wide) { return 1 / (1 + x * x); }}},
+      {"sinh", {[](Wide x) { return std::sinh(x); }, [](Wide x, Wide) { return std::cosh(x); }}},
+      {"cosh", {[](Wide x) { return std::cosh(x); }, [](Wide x, Wide) { return std::sinh(x); }}},
+      {"exp2",
+       {[](Wide x) { return std::exp2(x); }, [](Wide, Wide y) { return y * std::log(Wide(2)); }}},
+      {"erfinv",  // at 0, 1 and tiny numbers
+       {[](Wide x) {
+          return std::abs(x) > 1 ? NAN : std::abs(x) == 1 ? x * INFINITY : x * std::sqrt(pi) / 2;
+        },
+        [](Wide, Wide y) { return std::sqrt(pi) / 2 * std::exp(y * y); }}},
+      {"logit",
+       {[](Wide x) { return std::log(x / (1 - x)); },
+        [](Wide x, Wide) { return x < 0 || x > 1 ? NAN : 1 / (x * (1 - x)); }}},
+      {"trunc", {[](Wide x) { return std::trunc(x); }, none}},
+      {"frac", {[](Wide x) { return x - std::trunc(x); }, [](Wide, Wide) { return 1; }}},
       {"elu",
        {[](Wide x) { return x > 0 ? x : std::expm1(x); },
         [](Wide x, Wide) { return x > 0 ? 1 : std::exp(x); }}},

@@ -228,10 +228,46 @@ TEST_CASE("elementary functions are within two and a half units in the last plac
   CHECK(worst(sin, std::sin, -60, 60, true) < bound);
   CHECK(worst(cos, std::cos, -10, 10) < bound);
   CHECK(worst(cos, std::cos, -60, 60, true) < bound);
+  CHECK(worst(tan, std::tan, -10, 10) < bound);
+  CHECK(worst(tan, std::tan, -60, 60, true) < bound);
+  CHECK(worst(asin, std::asin, -1, 1) < bound);
+  CHECK(worst(asin, std::asin, -60, 0, true) < bound);
+  CHECK(worst(acos, std::acos, -1, 1) < bound);
+  CHECK(worst(atan, std::atan, -3, 3) < bound);
+  CHECK(worst(atan, std::atan, -60, 60, true) < bound);
+  CHECK(worst(sinh, std::sinh, -4, 4) < bound);
+  CHECK(worst(sinh, std::sinh, -60, 9.4, true) < bound);
+  CHECK(worst(cosh, std::cosh, -710.4, 710.4) < bound);
+  CHECK(worst(exp2, std::exp2, -1022, 1023.9) < bound);
   CHECK(log2(8) == 3);
+  CHECK(exp2(-3) == 0.125);
   CHECK(log10(1000) == 3);
   // 10^22 is exact, and its sine is known to be hard.
   CHECK(sin(1e22) == doctest::Approx(-0.8522008497671888));
+}
+
+TEST_CASE("erfinv is the inverse of erf, within four units in the last place") {
+  const auto exact = [](long double x) {  // one of Newton's steps doubles the number of right bits
+    const long double z = elementary::erfinv(double(x));
+    const long double off = x < 0.5L ? std::erf(z) - x : (1 - x) - std::erfc(z);
+    return z - off * std::sqrt(std::acos(-1.0L)) / 2 * std::exp(z * z);
+  };
+  CHECK(worst(elementary::erfinv, exact, 0, 1) < 4);
+  CHECK(worst(elementary::erfinv, exact, -60, 0, true) < 4);
+  CHECK(elementary::erfinv(1 - 0x1p-53) == doctest::Approx(5.863584748755168));
+}
+
+TEST_CASE("angles of points are within two and a half units in the last place") {
+  std::mt19937_64 random(5);
+  std::uniform_real_distribution<double> exponent(-30, 30), sign(-1, 1);
+  double most = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const double y = std::copysign(std::exp2(exponent(random)), sign(random)),
+                 x = std::copysign(std::exp2(exponent(random)), sign(random));
+    most = std::max(most, units(elementary::atan2(y, x), std::atan2(static_cast<long double>(y),
+                                                                    static_cast<long double>(x))));
+  }
+  CHECK(most < 2.5);
 }
 
 TEST_CASE("powers are within two and a half units in the last place") {
@@ -265,9 +301,20 @@ TEST_CASE("elementary functions have the C library's special cases") {
     CHECK(same(elementary::erf(x), std::erf(x)));
     CHECK(same(elementary::sin(x), std::sin(x)));
     CHECK(same(elementary::cos(x), std::cos(x)));
+    CHECK(same(elementary::tan(x), std::tan(x)));
+    CHECK(same(elementary::asin(x), std::asin(x)));
+    CHECK(same(elementary::acos(x), std::acos(x)));
+    CHECK(same(elementary::atan(x), std::atan(x)));
+    CHECK(same(elementary::sinh(x), std::sinh(x)));
+    CHECK(same(elementary::cosh(x), std::cosh(x)));
+    CHECK(same(elementary::exp2(x), std::exp2(x)));
+    if (std::abs(x) > 1) CHECK(std::isnan(elementary::erfinv(x)));
+    if (std::abs(x) == 1) CHECK(elementary::erfinv(x) == x * infinity);
+    if (x == 0) CHECK(same(elementary::erfinv(x), x));
     for (const double y : values) {
       INFO("y = ", y);
       CHECK(same(elementary::pow(x, y), std::pow(x, y)));
+      CHECK(same(elementary::atan2(x, y), std::atan2(x, y)));
     }
   }
 }
@@ -422,11 +469,116 @@ TEST_CASE("uniform, normal and integer tensors") {
   }
 }
 
+TEST_CASE("normal() and bernoulli() of tensors have their means and deviations") {
+  manual_seed(10);
+  const Moments n = moments_of(normal(3, 2, {many}));
+  CHECK(std::abs(n.mean - 3) < 5 * 2 / root);
+  CHECK(std::abs(n.variance - 4) < 5 * 4 * std::sqrt(2.0) / root);
+  const Tensor mean = reshape(from({-1.0, 2.0}), {2, 1}), std = from({0.0, 3.0});
+  const Tensor x = normal(expand(mean, {2, 2}), std);
+  CHECK(x.at({0, 0}) == -1);
+  CHECK(x.at({1, 0}) == 2);
+  CHECK(x.at({0, 1}) != -1);
+  CHECK(normal(mean, 0).to_vector<double>() == std::vector<double>{-1, 2});
+  CHECK(normal(5, zeros({2}, bf16)).to_vector<double>() == std::vector<double>{5, 5});
+  CHECK(normal(zeros({3, 1}), ones({2}, f64)).dtype() == f64);
+  const Moments wide = moments_of(normal(full({many}, 1), 0.5));
+  CHECK(std::abs(wide.mean - 1) < 5 * 0.5 / root);
+  CHECK(std::abs(wide.variance - 0.25) < 5 * 0.25 * std::sqrt(2.0) / root);
+
+  for (const double p : {0.0, 0.25, 1.0}) {
+    const Moments b = moments_of(bernoulli(full({many}, p)));
+    CHECK(std::abs(b.mean - p) <= 5 * std::sqrt(p * (1 - p)) / root + 1e-9);
+  }
+  CHECK(bernoulli(ones({2}, bf16)).dtype() == bf16);
+  CHECK_FALSE(bernoulli(full({2}, 0.5).set_requires_grad()).requires_grad());
+  CHECK_THROWS_WITH_AS(bernoulli(from({0.5, 1.5})),
+                       "[bernoulli] probabilities are from 0.5 to 1.5. They must be on [0, 1].",
+                       UsageError);
+  CHECK_THROWS_AS(bernoulli(from({std::nan("")})), UsageError);
+  CHECK_THROWS_AS(bernoulli(from({1})), DTypeError);
+  CHECK_THROWS_WITH_AS(normal(ones({2}), from({1, -2.0})),
+                       "[normal] the least std is -2. None may be negative.", UsageError);
+  CHECK_THROWS_WITH_AS(normal(0, -1, {2}), "[normal] std is -1. It must not be negative.",
+                       UsageError);
+}
+
+TEST_CASE("randperm() gives every order equally often") {
+  manual_seed(11);
+  std::array<int, 6> counts{};
+  constexpr int draws = 12'000;
+  for (int i = 0; i < draws; ++i) {
+    const std::vector<int64_t> order = randperm(3).to_vector<int64_t>();
+    ++counts.at(std::size_t(2 * order[0] + (order[1] > order[2])));
+  }
+  double chi_squared = 0;
+  for (const int count : counts)
+    chi_squared += (count - draws / 6.0) * (count - draws / 6.0) / (draws / 6.0);
+  CHECK(chi_squared < 36);  // five degrees of freedom: once in a million
+  std::vector<int64_t> sorted = randperm(1000, i32).to_vector<int64_t>();
+  std::ranges::sort(sorted);
+  for (std::size_t i = 0; i < sorted.size(); ++i) CHECK(sorted[i] == int64_t(i));
+  CHECK(randperm(0).shape() == Shape{0});
+  CHECK_THROWS_WITH_AS(randperm(-1), "[randperm] n is -1. It must not be negative.", UsageError);
+}
+
+TEST_CASE("multinomial() draws categories by their probabilities") {
+  manual_seed(12);
+  const std::vector<double> weights{0, 1, 3, 0, 6, 0};
+  const Tensor p = from_vector(weights, {6}, f32);
+  const auto frequencies = [](const Tensor& drawn) {
+    std::vector<double> share(6);
+    for (const int64_t c : drawn.to_vector<int64_t>())
+      share.at(std::size_t(c)) += 1 / double(drawn.numel());
+    return share;
+  };
+  constexpr int draws = 20'000;
+  // A first draw without replacement has the same frequencies: each row draws one.
+  for (const Tensor& drawn : {multinomial(p, draws, true), multinomial(expand(p, {draws, 6}), 1),
+                              multinomial(expand(cast(p, bf16), {2, 6}), draws / 2, true)}) {
+    CHECK(drawn.dtype() == i64);
+    const std::vector<double> share = frequencies(drawn);
+    for (std::size_t c = 0; c < 6; ++c) {
+      const double q = weights[c] / 10;
+      CHECK(std::abs(share[c] - q) <= 5 * std::sqrt(q * (1 - q) / draws));
+    }
+  }
+  // Without replacement all three come, category 2 after category 4 in 0.6 * 3 / 4 of the rows.
+  const Tensor orders = multinomial(expand(p, {draws, 6}), 3);
+  CHECK(orders.shape() == Shape{draws, 3});
+  const std::vector<int64_t> order = orders.to_vector<int64_t>();
+  int after = 0;
+  for (std::size_t i = 0; i < order.size(); i += 3) {
+    std::array three{order[i], order[i + 1], order[i + 2]};
+    after += three[0] == 4 && three[1] == 2;
+    std::ranges::sort(three);
+    CHECK(three == std::array<int64_t, 3>{1, 2, 4});
+  }
+  CHECK(std::abs(after / double(draws) - 0.45) < 5 * std::sqrt(0.45 * 0.55 / draws));
+  CHECK(multinomial(zeros({0, 2}), 2).shape() == Shape{0, 2});
+  const auto refused = [](const Tensor& x, int64_t n, bool replacement, const char* part) {
+    CHECK_THROWS_WITH_AS(multinomial(x, n, replacement), doctest::Contains(part), Error);
+  };
+  refused(p, 4, false, "[multinomial] 4 samples without replacement from 3 categories");
+  refused(p, 7, false, "[multinomial] 7 samples of 6 categories.");
+  refused(p, 0, true, "[multinomial] 0 samples of 6 categories.");
+  refused(from({1, -0.5}), 1, true, "[multinomial] a probability is -0.5.");
+  refused(from({1, INFINITY}), 1, true, "[multinomial] a probability is inf.");
+  refused(from({NAN, 1.0}), 1, false, "[multinomial] a probability is nan.");
+  refused(zeros({2}), 1, true, "[multinomial] the probabilities of a row add up to 0.");
+  refused(full({2}, 1e308, f64), 1, true, "add up to inf.");
+  refused(ones({1, 1, 1}), 1, true, "[multinomial] [1, 1, 1] f32 has rank 3.");
+  refused(from({1, 2}), 1, true, "[multinomial] needs f64, f32, f16 or bf16");
+}
+
 TEST_CASE("same seed, same numbers: for any number of threads and on any CPU backend") {
   const auto draw = [] {
     manual_seed(123);
     std::vector<double> all;
-    for (const Tensor& x : {rand({4099}), randn({4099}), randint(0, 1000, {4099}), rand({5}, bf16)})
+    const Tensor weights = full({50}, 0.5);
+    for (const Tensor& x : {rand({4099}), randn({4099}), randint(0, 1000, {4099}), rand({5}, bf16),
+                            randperm(99), multinomial(weights, 20), multinomial(weights, 20, true),
+                            bernoulli(weights), normal(weights, weights)})
       for (const double value : x.to_vector<double>()) all.push_back(value);
     return all;
   };

@@ -51,7 +51,34 @@ inline double truth(formula::Mish, double x) { return x * std::tanh(std::log1p(s
 inline double truth(formula::Hardswish, double x) {
   return x * std::min(std::max(x + 3, 0.0), 6.0) / 6;
 }
+inline double truth(formula::Tan, double x) { return std::tan(x); }
+inline double truth(formula::Asin, double x) { return std::asin(x); }
+inline double truth(formula::Acos, double x) { return std::acos(x); }
+inline double truth(formula::Atan, double x) { return std::atan(x); }
+inline double truth(formula::Sinh, double x) { return std::sinh(x); }
+inline double truth(formula::Cosh, double x) { return std::cosh(x); }
+inline double truth(formula::Exp2, double x) { return std::exp2(x); }
+inline double truth(formula::Erfinv, double x) {
+  long double low = -2, high = 2;  // enough for |x| below 0.995
+  for (int i = 0; i < 64; ++i) {
+    const long double middle = (low + high) / 2;
+    (std::erf(middle) < x ? low : high) = middle;
+  }
+  return double(low);
+}
+inline double truth(formula::Logit f, double x) {
+  if (f.eps >= 0) x = std::min(std::max(x, f.eps), 1 - f.eps);
+  return std::log(x / (1 - x));
+}
+inline double truth(formula::Trunc, double x) { return std::trunc(x); }
+inline double truth(formula::Frac, double x) { return x - std::trunc(x); }
 
+inline double truth(formula::Atan2, double a, double b) { return std::atan2(a, b); }
+inline double truth(formula::LogAddExp, double a, double b) {
+  return std::log(std::exp(a) + std::exp(b));
+}
+inline double truth(formula::Fmod, double a, double b) { return std::fmod(a, b); }
+inline double truth(formula::XLogY, double a, double b) { return a * std::log(b); }
 inline double truth(formula::Add, double a, double b) { return a + b; }
 inline double truth(formula::Sub, double a, double b) { return a - b; }
 inline double truth(formula::Mul, double a, double b) { return a * b; }
@@ -107,6 +134,11 @@ inline std::vector<double> kinks(const formula::Ceil&) { return {-3, -2, -1, 0, 
 inline std::vector<double> kinks(const formula::Round&) {
   return {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5};
 }
+inline std::vector<double> kinks(const formula::Trunc&) { return {-3, -2, -1, 1, 2, 3}; }
+inline std::vector<double> kinks(const formula::Frac&) { return {-3, -2, -1, 1, 2, 3}; }
+inline std::vector<double> kinks(const formula::Logit& f) {
+  return {std::max(f.eps, 0.0), 1 - std::max(f.eps, 0.0)};
+}
 inline std::vector<double> kinks(const formula::Elu&) { return {0}; }
 inline std::vector<double> kinks(const formula::Hardswish&) { return {-3, 3}; }
 
@@ -121,7 +153,8 @@ template <class F> constexpr Domain domain_of() {
 /// Formulas of two inputs that jump if the quotient is a whole number: the first input is a tenth
 /// away from the multiples of every second one.
 template <class F>
-inline constexpr bool jumps = is_in_list<F, TypeList<formula::Remainder, formula::FloorDivide>>;
+inline constexpr bool jumps =
+    is_in_list<F, TypeList<formula::Remainder, formula::FloorDivide, formula::Fmod>>;
 
 /// Formulas of two inputs with a kink if they are equal, or one apart: their inputs come from two
 /// interleaved grids of eighths, which have no number in common.
@@ -160,6 +193,9 @@ inline std::vector<Case> attribute_cases(formula::Clamp) {
 }
 inline std::vector<Case> attribute_cases(formula::Affine) {
   return {unary_case("scale and shift", formula::Affine{-2, 3}, {4, 5})};
+}
+inline std::vector<Case> attribute_cases(formula::Logit) {
+  return {unary_case("eps", formula::Logit{0.3}, {4, 5})};
 }
 inline std::vector<Case> attribute_cases(formula::Elu) {
   return {unary_case("alpha", formula::Elu{0.4}, {4, 5}),

@@ -210,6 +210,31 @@ struct DivApprox {
     return nudged(quotient, 2);
   }
 };
+struct DivApproxFtz {
+  float operator()(float a, float b) const { return flushed(DivApprox{}(flushed(a), flushed(b))); }
+};
+/// The error is 2^-22: absolute near 1, else relative.
+struct Lg2Ftz {
+  float operator()(float x) const {
+    const float y = float(std::log2(double(flushed(x))));
+    if (!(x > 0.5f && x < 2)) return nudged(y, 2);
+    return nudges() && y != 0 ? flushed(nudged(y, 1) > y ? y + 0x1p-22f : y - 0x1p-22f) : y;
+  }
+};
+struct RsqrtFtz {
+  float operator()(float x) const {
+    const float in = flushed(x);
+    return in == 0 ? 1 / in : nudged(float(1 / std::sqrt(double(in))), 1);
+  }
+};
+/// As RcpFtzOfDouble.
+struct RsqrtFtzOfDouble {
+  double operator()(double x) const {
+    constexpr uint64_t upper = 0xffffffff00000000;
+    const double in = flushed(bits_as<double>(bits_as<uint64_t>(x) & upper));
+    return bits_as<double>(bits_as<uint64_t>(in == 0 ? 1 / in : 1 / std::sqrt(in)) & upper);
+  }
+};
 
 }  // namespace
 
@@ -219,6 +244,10 @@ void add_approximations(Operations& all) {
   add_unary<RcpFtz, F32>(all, "rcp.approx.ftz.");
   add_unary<RcpFtzOfDouble, F64>(all, "rcp.approx.ftz.");
   add_binary<DivApprox, F32>(all, "div.approx.");
+  add_binary<DivApproxFtz, F32>(all, "div.approx.ftz.");
+  add_unary<Lg2Ftz, F32>(all, "lg2.approx.ftz.");
+  add_unary<RsqrtFtz, F32>(all, "rsqrt.approx.ftz.");
+  add_unary<RsqrtFtzOfDouble, F64>(all, "rsqrt.approx.ftz.");
 }
 
 // Bits and shifts of integers, and sums with a carry.

@@ -137,11 +137,130 @@ std::map<std::string, Operation> movements() {
   };
 }
 
+std::map<std::string, Operation> rarer_functions() {
+  return {
+      {"tan", of_a(&tan)},
+      {"asin", of_a(&asin)},
+      {"acos", of_a(&acos)},
+      {"atan", of_a(&atan)},
+      {"sinh", of_a(&sinh)},
+      {"cosh", of_a(&cosh)},
+      {"exp2", of_a(&exp2)},
+      {"erfinv", of_a(&erfinv)},
+      {"trunc", of_a(&trunc)},
+      {"frac", of_a(&frac)},
+      {"logit", result_of([](const Arguments& in) { return logit(in.a); })},
+      {"logit_eps",
+       result_of([](const Arguments& in) { return logit(in.a, double(in.n[0]) / 10); })},
+      {"atan2", of_two(&atan2)},
+      {"logaddexp", of_two(&logaddexp)},
+      {"fmod", of_two(&fmod)},
+      {"xlogy", of_two(&xlogy)},
+      {"fmod_whole", result_of([](const Arguments& in) { return fmod(in.a, in.n[0]); })},
+      {"fmod_half", result_of([](const Arguments& in) { return fmod(in.a, -2.5); })},
+      {"xlogy_of_number", result_of([](const Arguments& in) { return xlogy(2, in.a); })},
+  };
+}
+
+Operation reduced(ScatterReduction how) {
+  return result_of([how](const Arguments& in) {
+    return scatter_reduce(in.a, in.dim(0), in.b, in.c, how, in.n[1] != 0);
+  });
+}
+
+std::map<std::string, Operation> several_indices() {
+  return {
+      {"index_first", result_of([](const Arguments& in) { return in.a[in.b]; })},
+      {"index_second", result_of([](const Arguments& in) {
+         return in.a[{Tensor{}, in.b}];
+       })},
+      {"index_pair", result_of([](const Arguments& in) {
+         return in.a[{in.b, in.c}];
+       })},
+      {"index_apart", result_of([](const Arguments& in) {
+         return index(in.a, {in.b, Tensor{}, in.c});
+       })},
+      {"index_last_two", result_of([](const Arguments& in) {
+         return index(in.a, {Tensor{}, in.b, in.c});
+       })},
+      {"index_put",
+       result_of([](const Arguments& in) { return index_put(in.a, {in.b}, in.c, in.n[0] != 0); })},
+      {"index_put_pair", result_of([](const Arguments& in) {
+         return index_put(in.a, {in.b, from({0, -1})}, in.c);
+       })},
+      {"index_fill",
+       result_of([](const Arguments& in) { return index_fill(in.a, in.dim(0), in.b - 1, 1); })},
+      {"index_copy",
+       result_of([](const Arguments& in) { return index_copy(in.a, in.dim(0), in.b, in.c); })},
+      {"masked_scatter",
+       result_of([](const Arguments& in) { return masked_scatter(in.a, in.b, in.c); })},
+      {"take_along_dim",
+       result_of([](const Arguments& in) { return take_along_dim(in.a, in.b, in.dim(0)); })},
+      {"slices", result_of([](const Arguments& in) {
+         return in.a.slice(0, 1).slice(1, {}, -1).slice(-1, -1);
+       })},
+      {"repeat_interleave",
+       result_of([](const Arguments& in) { return repeat_interleave(in.a, in.n[0], in.dim(1)); })},
+      {"repeat_interleave_all",
+       result_of([](const Arguments& in) { return repeat_interleave(in.a, in.n[0]); })},
+      {"repeat_interleave_each",
+       result_of([](const Arguments& in) { return repeat_interleave(in.a, in.b, in.dim(0)); })},
+      {"reduce_sum", reduced(ScatterReduction::sum)},
+      {"reduce_mean", reduced(ScatterReduction::mean)},
+      {"reduce_amax", reduced(ScatterReduction::amax)},
+      {"reduce_amin", reduced(ScatterReduction::amin)},
+      {"reduce_prod", reduced(ScatterReduction::prod)},
+  };
+}
+
+UnfoldOptions windows(const Arguments& in, std::size_t first) {
+  const auto pair = [&](std::size_t i) { return Pair(in.n[first + i], in.n[first + i + 1]); };
+  return {.kernel = pair(0), .dilation = pair(2), .padding = pair(4), .stride = pair(6)};
+}
+Operation sampled(Interpolation mode) {
+  return result_of([mode](const Arguments& in) {
+    return grid_sample(
+        in.a, in.b, {.mode = mode, .padding = GridPadding(in.n[0]), .align_corners = in.n[1] != 0});
+  });
+}
+
+std::map<std::string, Operation> more_shapes() {
+  return {
+      {"unbind", [](const Arguments& in) { return unbind(in.a, in.dim(0)); }},
+      {"movedim", result_of([](const Arguments& in) {
+         return movedim(in.a, {0, -1}, {-1, 0});
+       })},
+      {"unflatten", result_of([](const Arguments& in) {
+         return unflatten(in.a, 1, {2, -1});
+       })},
+      {"hstack", result_of([](const Arguments& in) {
+         return hstack({in.a, in.b});
+       })},
+      {"vstack", result_of([](const Arguments& in) {
+         return vstack({in.a, in.b});
+       })},
+      {"unfold",
+       result_of([](const Arguments& in) { return unfold(in.a, in.dim(0), in.n[1], in.n[2]); })},
+      {"pixel_unshuffle",
+       result_of([](const Arguments& in) { return pixel_unshuffle(in.a, in.n[0]); })},
+      {"unfold_images",
+       result_of([](const Arguments& in) { return unfold(in.a, windows(in, 0)); })},
+      {"fold", result_of([](const Arguments& in) {
+         return fold(in.a, {in.n[0], in.n[1]}, windows(in, 2));
+       })},
+      {"grid_nearest", sampled(Interpolation::nearest)},
+      {"grid_bilinear", sampled(Interpolation::bilinear)},
+  };
+}
+
 TEST_CASE("pytorch: operations on integers, by indices, sorting and rearranging") {
   std::map<std::string, Operation> table = numbers();
   table.merge(movements());
+  table.merge(rarer_functions());
+  table.merge(several_indices());
+  table.merge(more_shapes());
   const auto cases = load_cases("operations");
-  CHECK(cases.size() > 450);
+  CHECK(cases.size() > 780);
   for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const auto& [name, tensors] : cases) {
