@@ -139,6 +139,10 @@ inline Tensor dropout(const Tensor& x, double p, bool training = true) {
   return apply(Dropout{.p = p, .key = default_generator().reserve(uint64_t(x.numel()))}, x);
 }
 
+/// Zeroes whole channels: x is [n, channels, ...]. As torch.nn.functional.dropout2d, which reads an
+/// x of rank 3 in this way as well.
+Tensor dropout2d(const Tensor& x, double p, bool training = true);
+
 // Scaled dot-product attention (Vaswani et al. 2017): y = softmax(scale q k^T + mask) v. It is one
 // operation, so that no backend ever stores the weights, [l, s] per head: backward recomputes them
 // from their logarithmic sums (Dao et al. 2022). Under autocast the products are low precision, the
