@@ -529,7 +529,7 @@ TEST_CASE("MultiheadAttention: padding, other widths, errors") {
   manual_seed(0);
   nn::MultiheadAttention layer(4, 2);
   nn::init::normal(layer.out_proj.bias);
-  const Tensor x = randn({2, 3, 4}).set_requires_grad();
+  Tensor x = randn({2, 3, 4}).set_requires_grad();
   const Tensor padding = stack({arange(3) >= 2, arange(3) >= 0});
   // All keys of the second row are hidden: as PyTorch without need_weights.
   const std::vector<float> bias = layer.out_proj.bias.to_vector<float>();
@@ -539,7 +539,7 @@ TEST_CASE("MultiheadAttention: padding, other widths, errors") {
       const Tensor y = layer(x, {.mask = mask}, hidden);
       CHECK(y[1][2].to_vector<float>() == bias);
       CHECK(y[0][2].to_vector<float>() != bias);
-      x.set_grad({}), sum(y * y).backward();
+      x.set_grad(Tensor{}), sum(y * y).backward();
       for (const double value : x.grad().to_vector<double>()) CHECK(std::isfinite(value));
       CHECK(largest_magnitude(x.grad()[1]) == 0);
     }
