@@ -436,6 +436,19 @@ TEST_CASE("WeightNorm and SpectralNorm: PyTorch's names, first values, clones") 
   CHECK(spectral.u.to_vector<double>() == u);
   nn::SpectralNorm copy = nn::clone(spectral, nn::Conv1d(2, 3, 2));
   CHECK(copy(x).to_vector<double>() == spectral(x).to_vector<double>());
+  // A checkpointed call repeats the iteration of the first run, and leaves its vectors.
+  const auto step = [&](nn::SpectralNorm<nn::Conv1d>& layer, bool checkpointed) {
+    layer.train(), layer.zero_grad();
+    const auto call = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
+    const Tensor in = x.detach().set_requires_grad();
+    sum(halftone::square(checkpointed ? checkpoint(call, {in}) : call({in}))).backward();
+    std::vector<double> values = layer.original.grad().to_vector<double>();
+    for (const double value : layer.u.to_vector<double>()) values.push_back(value);
+    return values;
+  };
+  nn::load_state_dict(spectral, nn::state_dict(nn::SpectralNorm(nn::Conv1d(2, 3, 2))));
+  nn::load_state_dict(copy, nn::state_dict(spectral));
+  CHECK(step(copy, true) == step(spectral, false));
   // Parameters train in a region, and two calls before one backward use vectors of their own.
   spectral.train();
   const Tensor loss = amp::autocast(bf16, [&] { return sum(spectral(x)) + sum(spectral(x)); });
@@ -656,12 +669,62 @@ TEST_CASE("what stands after the end of a sequence is not read") {
   CHECK(std::isfinite(growing.directions[0].weight_hh.grad().item()));
 }
 
+TEST_CASE("sequences of unequal length give what each gives alone") {
+  manual_seed(5);
+  const std::vector<int64_t> ends{3, 7, 1, 6};
+  const nn::RecurrentOptions both{.layers = 2, .bidirectional = true};
+  const auto near = [](const Tensor& a, const Tensor& b) {
+    REQUIRE(a.shape() == b.shape());
+    const std::vector<double> left = a.to_vector<double>(), right = b.to_vector<double>();
+    double largest = 0;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      CHECK(std::isfinite(left[i]));
+      largest = std::max(largest, std::abs(left[i] - right[i]));
+    }
+    CHECK(largest < 1e-4);
+  };
+  const auto check = [&](auto layer) {
+    constexpr bool lstm = std::same_as<decltype(layer), nn::Lstm>;
+    const auto run = [&](const Tensor& x, const Tensor& lengths) {
+      if constexpr (lstm) return layer(x, {}, {}, lengths).tensors();
+      else return layer(x, {}, lengths).tensors();
+    };
+    const auto gradients = [&](const std::vector<Tensor>& parts) {
+      layer.zero_grad();
+      Tensor total = scalar(0);
+      for (const Tensor& y : parts) total = total + sum(square(y));
+      total.backward();
+      std::vector<Tensor> result;
+      for (const Tensor& p : layer.parameters()) result.push_back(p.grad());
+      return result;
+    };
+    const Tensor x = randn({7, 4, 5});
+    const std::vector<Tensor> together = run(x, from_vector(ends, {4}));
+    std::vector<Tensor> alone;
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t end = ends[std::size_t(i)];
+      const std::vector<Tensor> one = run(slice(slice(x, 1, i, i + 1), 0, 0, end), {});
+      near(slice(slice(together[0], 1, i, i + 1), 0, 0, end), one[0]);
+      for (std::size_t k = 1; k < one.size(); ++k) near(slice(together[k], 1, i, i + 1), one[k]);
+      alone.insert(alone.end(), one.begin(), one.end());
+    }
+    const std::vector<Tensor> got = gradients(together), want = gradients(alone);
+    for (std::size_t i = 0; i < got.size(); ++i) near(got[i] / 100, want[i] / 100);
+  };
+  // States of 37 numbers: whole vectors and a rest.
+  check(nn::Lstm(5, 37, both)), check(nn::Gru(5, 37, both));
+  check(nn::Rnn(5, 37, both)), check(nn::Rnn(5, 37, both, "relu"));
+}
+
 TEST_CASE("sequences of unequal length: shorter dtypes, second gradients") {
   const Tensor lengths = from({2, 4});
   for (const DType dtype : {bf16, f16}) {
-    nn::Lstm lstm(3, 4, {.bidirectional = true});
+    nn::Lstm lstm(3, 21, {.bidirectional = true});
     lstm.to(dtype);
     const nn::LstmOutput result = lstm(randn({4, 2, 3}, dtype), {}, {}, lengths);
+    (sum(result.y) + sum(result.c)).backward();
+    for (const double value : lstm.directions[1].weight_hh.grad().to_vector<double>())
+      CHECK(std::isfinite(value));
     for (const Tensor& y : result.tensors()) {
       CHECK(y.dtype() == dtype);
       for (const double value : y.to_vector<double>()) CHECK(std::isfinite(value));

@@ -439,6 +439,22 @@ TEST_CASE("observers see the inputs and the results of calls, until they are rem
   gone.remove();
 }
 
+TEST_CASE("observers see the calls of models that store keys and values") {
+  nn::models::Gpt gpt({.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .width = 4});
+  int calls = 0;
+  const auto count = [&](const nn::Module&, std::span<const Tensor>, std::span<const Tensor> out) {
+    calls += out.size() == 1 ? 1 : 100;
+  };
+  for (const auto& [name, module] : gpt.named_modules()) module->on_forward(count);
+  const NoGrad no_grad;
+  const Tensor tokens = zeros({1, 2}, i64);
+  gpt(tokens);
+  const int whole = std::exchange(calls, 0);
+  nn::models::KeyValueCache cache;
+  gpt(tokens, cache);
+  CHECK(calls == whole);
+}
+
 TEST_CASE("an observer may remove itself, and its operations belong to the module") {
   Twice model;
   const auto surveyor = std::make_shared<Surveyor>(model);
