@@ -39,6 +39,7 @@
 #include <halftone/nn/models/models.h>
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
+#include <halftone/nn/transformer.h>
 #include <halftone/nn/volumes.h>
 #include <halftone/onnx/save_onnx.h>
 #include <halftone/optim/optimizer.h>

@@ -41,6 +41,19 @@ Conv2d::Conv2d(int64_t in_channels, int64_t out_channels, Pair kernel, Conv2dOpt
   init::layer_default(weight, bias);
 }
 
+ConvTranspose1d::ConvTranspose1d(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                 ConvTranspose1dOptions o)
+    : options{.stride = o.stride,
+              .padding = o.padding,
+              .output_padding = o.output_padding,
+              .dilation = o.dilation,
+              .groups = o.groups} {
+  check("ConvTranspose1d", in_channels, out_channels, kernel, o.groups);
+  weight = Parameter(Shape{in_channels, out_channels / o.groups, kernel});
+  if (o.bias) bias = Parameter(Shape{out_channels});
+  init::layer_default(weight, bias);
+}
+
 ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair kernel,
                                  ConvTranspose2dOptions o)
     : options{.stride = o.stride,
@@ -162,9 +175,11 @@ Tensor BatchNorm::normalized(const Tensor& x) const {
 }
 
 Tensor BatchNorm::then_relu(const Tensor& x, const Tensor& residual) const {
-  const CallScope scope = call_scope();
-  check_rank(x);
-  return batch_norm_relu(x, weight, bias, running_mean, running_var, count_batch(), residual);
+  const auto call = [&] {
+    check_rank(x);
+    return batch_norm_relu(x, weight, bias, running_mean, running_var, count_batch(), residual);
+  };
+  return called(call, x, residual);
 }
 
 namespace {

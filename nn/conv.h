@@ -50,8 +50,8 @@ struct RmsNorm final : Layer {
   }
   /// Returns a + b and its norm, in one pass; for a norm of one dimension.
   SumAndNorm of_sum(const Tensor& a, const Tensor& b) const {
-    const CallScope scope = call_scope();
-    return add_rms_norm(a, b, weight, eps ? *eps : epsilon(promote(a.dtype(), b.dtype())));
+    const double added = eps ? *eps : epsilon(promote(a.dtype(), b.dtype()));
+    return called([&] { return add_rms_norm(a, b, weight, added); }, a, b);
   }
   void describe(Fields& field) override { field("weight", weight); }
 };
@@ -155,9 +155,9 @@ struct InstanceNorm2d final : InstanceNorm {
 
 // Layers on images [n, channels, height, width], and on sequences for Conv1d.
 
-// Convolutions, as torch.nn.Conv1d, Conv2d and ConvTranspose2d with zero padding: weight [out, in /
-// groups, kernel...] (transposed: [in, out / groups, kernel...]), the same first values. Images are
-// logical NCHW.
+// Convolutions, as torch.nn.Conv1d, Conv2d, ConvTranspose1d and ConvTranspose2d with zero padding:
+// weight [out, in / groups, kernel...] (transposed: [in, out / groups, kernel...]), the same first
+// values. Images are logical NCHW.
 
 struct Conv1dOptions {
   int64_t stride = 1;
@@ -170,6 +170,10 @@ struct Conv2dOptions {
   ConvPadding padding = 0;  // or "same", "valid"
   Pair dilation = 1;
   int64_t groups = 1;
+  bool bias = true;
+};
+struct ConvTranspose1dOptions {
+  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
   bool bias = true;
 };
 struct ConvTranspose2dOptions {
@@ -188,7 +192,8 @@ struct Conv1d final : Layer {
         detail::positional<Stride>,
         "name what follows the kernel: Conv1d(in, out, kernel, {.stride = 1, .padding = 1})");
   }
-  Tensor forward(const Tensor& x) const override { return conv1d(x, weight, bias, options); }
+  Tensor forward(const Tensor& x) const override { return with_weight(x, weight); }
+  Tensor with_weight(const Tensor& x, const Tensor& w) const { return conv1d(x, w, bias, options); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -202,7 +207,26 @@ struct Conv2d final : Layer {
         detail::positional<Stride>,
         "name what follows the kernel: Conv2d(in, out, kernel, {.stride = 1, .padding = 1})");
   }
-  Tensor forward(const Tensor& x) const override { return conv2d(x, weight, bias, options); }
+  Tensor forward(const Tensor& x) const override { return with_weight(x, weight); }
+  Tensor with_weight(const Tensor& x, const Tensor& w) const { return conv2d(x, w, bias, options); }
+  void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
+};
+
+struct ConvTranspose1d final : Layer {
+  Parameter weight, bias;
+  halftone::ConvTranspose1dOptions options;
+  ConvTranspose1d(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                  ConvTranspose1dOptions options = {});
+  template <std::integral Stride, class... More>
+  ConvTranspose1d(int64_t, int64_t, int64_t, Stride, More...) : ConvTranspose1d(1, 1, 1) {
+    static_assert(detail::positional<Stride>,
+                  "name what follows the kernel: ConvTranspose1d(in, out, kernel, {.stride = 1, "
+                  ".padding = 1})");
+  }
+  Tensor forward(const Tensor& x) const override { return with_weight(x, weight); }
+  Tensor with_weight(const Tensor& x, const Tensor& w) const {
+    return conv_transpose1d(x, w, bias, options);
+  }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -217,8 +241,9 @@ struct ConvTranspose2d final : Layer {
                   "name what follows the kernel: ConvTranspose2d(in, out, kernel, {.stride = 1, "
                   ".padding = 1})");
   }
-  Tensor forward(const Tensor& x) const override {
-    return conv_transpose2d(x, weight, bias, options);
+  Tensor forward(const Tensor& x) const override { return with_weight(x, weight); }
+  Tensor with_weight(const Tensor& x, const Tensor& w) const {
+    return conv_transpose2d(x, w, bias, options);
   }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
@@ -240,8 +265,9 @@ inline Tensor norm_add_relu(const BatchNorm2d& norm, const Tensor& x, const Tens
   return norm.then_relu(x, residual);
 }
 
-// Pooling over windows of images [n, channels, height, width], as torch.nn.MaxPool2d, AvgPool2d,
-// AdaptiveAvgPool2d. An absent stride means the size of the window.
+// Pooling over windows of images [n, channels, height, width] and of rows [n, channels, length], as
+// torch.nn.MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, AdaptiveMaxPool2d, MaxPool1d, AvgPool1d and
+// AdaptiveAvgPool1d. An absent stride means the size of the window.
 
 struct MaxPool2dOptions {
   std::optional<Pair> stride{};
@@ -291,6 +317,59 @@ struct AdaptiveAvgPool2d final : StatelessLayer {
   Pair output;
   explicit AdaptiveAvgPool2d(Pair output_size) : output(output_size) {}
   Tensor forward(const Tensor& x) const override { return adaptive_avg_pool2d(x, output); }
+};
+struct AdaptiveMaxPool2d final : StatelessLayer {
+  Pair output;
+  explicit AdaptiveMaxPool2d(Pair output_size) : output(output_size) {}
+  Tensor forward(const Tensor& x) const override { return adaptive_max_pool2d(x, output); }
+};
+
+struct MaxPool1dOptions {
+  std::optional<int64_t> stride{};
+  int64_t padding = 0, dilation = 1;
+  bool ceil_mode = false;
+};
+struct MaxPool1d final : StatelessLayer {
+  PoolOptions options;
+  explicit MaxPool1d(int64_t kernel, MaxPool1dOptions o = {})
+      : options{.kernel = kernel,
+                .stride = o.stride.value_or(kernel),
+                .padding = o.padding,
+                .dilation = o.dilation,
+                .ceil_mode = o.ceil_mode} {}
+  template <std::integral Stride, class... More>
+  MaxPool1d(int64_t, Stride, More...) : MaxPool1d(1) {
+    static_assert(detail::positional<Stride>,
+                  "name what follows the kernel: MaxPool1d(2, {.stride = 2})");
+  }
+  Tensor forward(const Tensor& x) const override { return max_pool1d(x, options); }
+};
+
+struct AvgPool1dOptions {
+  std::optional<int64_t> stride{};
+  int64_t padding = 0;
+  bool count_include_pad = true, ceil_mode = false;
+};
+struct AvgPool1d final : StatelessLayer {
+  PoolOptions options;
+  explicit AvgPool1d(int64_t kernel, AvgPool1dOptions o = {})
+      : options{.kernel = kernel,
+                .stride = o.stride.value_or(kernel),
+                .padding = o.padding,
+                .count_include_pad = o.count_include_pad,
+                .ceil_mode = o.ceil_mode} {}
+  template <std::integral Stride, class... More>
+  AvgPool1d(int64_t, Stride, More...) : AvgPool1d(1) {
+    static_assert(detail::positional<Stride>,
+                  "name what follows the kernel: AvgPool1d(2, {.stride = 2})");
+  }
+  Tensor forward(const Tensor& x) const override { return avg_pool1d(x, options); }
+};
+
+struct AdaptiveAvgPool1d final : StatelessLayer {
+  int64_t output;
+  explicit AdaptiveAvgPool1d(int64_t output_size) : output(output_size) {}
+  Tensor forward(const Tensor& x) const override { return adaptive_avg_pool1d(x, output); }
 };
 
 // Enlarges (or shrinks) images without parameters, as torch.nn.Upsample of images: to a size or by

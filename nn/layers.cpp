@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <span>
 #include <string_view>
@@ -195,6 +196,12 @@ Linear::Linear(int64_t in_features, int64_t out_features, LinearOptions options)
   init::layer_default(weight, bias);
 }
 
+Prelu::Prelu(int64_t num_parameters, double init) {
+  detail::require_positive("Prelu", "num_parameters", num_parameters);
+  weight = Parameter(Shape{num_parameters});
+  init::constant(weight, init);
+}
+
 Router::Router(int64_t features, int64_t experts) {
   detail::require_positive("Router", "features", features);
   detail::require_positive("Router", "experts", experts);
@@ -224,11 +231,7 @@ Embedding::Embedding(int64_t count, int64_t width, EmbeddingOptions options)
 // Sequential: calls its layers one after the other.
 
 Layer& Sequential::operator[](int place) const {
-  const int at = place < 0 ? place + size() : place;
-  if (at < 0 || at >= size())
-    fail<UsageError>("Sequential", "there is no layer ", place, " among ", size(),
-                     ". Count from 0, or back from -1.");
-  return *layers_[std::size_t(at)];
+  return *layers_[detail::place_among("Sequential", place, layers_.size())];
 }
 
 Tensor Sequential::forward(const Tensor& x) const {
@@ -302,45 +305,125 @@ MultiheadAttention::MultiheadAttention(int64_t width, int64_t head_count,
     : out_proj(width, width, {.bias = options.bias}), heads(head_count), dropout(options.dropout) {
   detail::require_positive("MultiheadAttention", "heads", heads);
   detail::require_divisible("MultiheadAttention", "width", width, heads);
-  in_proj_weight = Parameter(Shape{3 * width, width});
-  init::xavier_uniform(in_proj_weight);
+  const int64_t kdim = options.kdim ? options.kdim : width;
+  const int64_t vdim = options.vdim ? options.vdim : width;
+  detail::require_positive("MultiheadAttention", "kdim", kdim);
+  detail::require_positive("MultiheadAttention", "vdim", vdim);
+  const auto map = [&](int64_t rows, int64_t columns) {
+    Parameter weight(Shape{rows, columns});
+    init::xavier_uniform(weight);
+    return weight;
+  };
+  if (kdim == width && vdim == width) in_proj_weight = map(3 * width, width);
+  else
+    q_proj_weight = map(width, width), k_proj_weight = map(width, kdim),
+    v_proj_weight = map(width, vdim);
   if (!options.bias) return;
   in_proj_bias = Parameter(Shape{3 * width});
   init::zeros(in_proj_bias), init::zeros(out_proj.bias);
 }
 
-AttentionOptions MultiheadAttention::with_dropout(const AttentionOptions& options) const {
-  AttentionOptions result = options;
-  result.dropout = training ? dropout : 0;
-  return result;
+namespace {
+/// Returns the options with a mask that also hides, or changes, the padding: [n, s].
+AttentionOptions with_padding(AttentionOptions options, const Tensor& padding, const Tensor& query,
+                              const Tensor& key) {
+  if (!padding.defined()) return options;
+  constexpr std::string_view layer = "MultiheadAttention";
+  const int64_t n = key.size(0), l = query.size(1), s = key.size(1);
+  if (padding.dtype() != boolean) check::floating(layer, padding);
+  if (padding.shape() != Shape{n, s})
+    fail<ShapeError>(layer, "key_padding_mask is ", described(padding), ". It must be ",
+                     Shape{n, s}, ".");
+  if (options.causal && !options.mask.defined()) {
+    options.mask = unsqueeze(arange(l, i64, key.device()), 1) >= arange(s, i64, key.device());
+    options.causal = false;
+  }
+  constexpr double hidden = -std::numeric_limits<double>::infinity();
+  Tensor& mask = options.mask;
+  const Tensor keys = reshape(padding, {n, 1, 1, s});
+  const bool seen = mask.defined() && mask.dtype() == boolean;
+  if (keys.dtype() != boolean)
+    mask = !mask.defined() ? keys : seen ? where(mask, keys, hidden) : mask + keys;
+  else if (!mask.defined() || seen)
+    mask = seen ? logical_and(mask, logical_not(keys)) : logical_not(keys);
+  else mask = where(keys, hidden, mask);
+  return options;
 }
+}  // namespace
 
-Tensor MultiheadAttention::operator()(const Tensor& x, const AttentionOptions& options) const {
-  const CallScope scope = call_scope();
-  const Tensor qkv = linear(x, in_proj_weight, in_proj_bias);
-  return out_proj(self_attention(qkv, heads, with_dropout(options)));
+Tensor MultiheadAttention::operator()(const Tensor& x, const AttentionOptions& options,
+                                      const Tensor& key_padding_mask) const {
+  return (*this)(x, x, x, options, key_padding_mask);
 }
 
 Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const AttentionOptions& options) const {
-  const CallScope scope = call_scope();
-  const int64_t width = in_proj_weight.shape()[1];
-  /// Maps x, [n, l, width], by part 0, 1 or 2, and returns it as [n, heads, l, width / heads].
-  const auto mapped = [&](const Tensor& x, int part) {
+                                      const AttentionOptions& options,
+                                      const Tensor& key_padding_mask) const {
+  return called([&] { return attended(query, key, value, options, key_padding_mask); }, query, key,
+                value);
+}
+
+Tensor MultiheadAttention::attended(const Tensor& query, const Tensor& key, const Tensor& value,
+                                    const AttentionOptions& given, const Tensor& padding) const {
+  for (const auto& [what, x] : {std::pair{"query", &query}, {"key", &key}, {"value", &value}})
+    check::rank("MultiheadAttention", what, *x, 3);
+  AttentionOptions options = with_padding(given, padding, query, key);
+  options.dropout = training ? dropout : 0;
+  const bool packed = in_proj_weight.defined() && query.body() == key.body() &&
+                      key.body() == value.body() &&
+                      !(options.mask.defined() && options.mask.requires_grad());
+  if (packed)
+    return out_proj(self_attention(linear(query, in_proj_weight, in_proj_bias), heads, options));
+  const int64_t width = out_proj.weight.size(1);
+  /// Maps x, [n, l, ...], by part 0, 1 or 2, and returns it as [n, heads, l, width / heads].
+  const auto mapped = [&](const Tensor& x, int part, const Tensor& own) {
     const auto of = [&](const Tensor& all) {
       return all.defined() ? slice(all, 0, part * width, (part + 1) * width) : Tensor{};
     };
-    const Tensor y = linear(x, of(in_proj_weight), of(in_proj_bias));
+    const Tensor y = linear(x, own.defined() ? own : of(in_proj_weight), of(in_proj_bias));
     return transpose(reshape(y, {x.size(0), x.size(1), heads, width / heads}), 1, 2);
   };
-  const Tensor y = scaled_dot_product_attention(mapped(query, 0), mapped(key, 1), mapped(value, 2),
-                                                with_dropout(options));
+  const Tensor y =
+      scaled_dot_product_attention(mapped(query, 0, q_proj_weight), mapped(key, 1, k_proj_weight),
+                                   mapped(value, 2, v_proj_weight), options);
   return out_proj(reshape(transpose(y, 1, 2), {query.size(0), query.size(1), width}));
 }
 
 void MultiheadAttention::describe(Fields& field) {
-  field("in_proj_weight", in_proj_weight), field("in_proj_bias", in_proj_bias);
-  field("out_proj", out_proj);
+  field("in_proj_weight", in_proj_weight), field("q_proj_weight", q_proj_weight);
+  field("k_proj_weight", k_proj_weight), field("v_proj_weight", v_proj_weight);
+  field("in_proj_bias", in_proj_bias), field("out_proj", out_proj);
+}
+
+// Parts of WeightNorm and SpectralNorm.
+
+Tensor detail::norm_except_dim(const Tensor& x, int dim) {
+  if (dim == -1) return norm(x);
+  Dims others;
+  const int kept = normalize_dim("weight_norm", dim, x.rank());
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != kept) others.push_back(i);
+  return norm(x, others, true);
+}
+
+Tensor detail::rows_along(const Tensor& x, int dim) {
+  Dims order{normalize_dim("spectral_norm", dim, x.rank())};
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != order[0]) order.push_back(i);
+  return flatten(permute(x, order), 1);
+}
+
+void detail::iterate_power(const Tensor& matrix, const Tensor& u, const Tensor& v, int64_t times,
+                           double eps) {
+  const NoGrad no_grad;
+  for (int64_t i = 0; i < times; ++i) {
+    copy_into(u, normalize(matmul(matrix, v), 2, 0, eps));
+    copy_into(v, normalize(matmul(transpose(matrix, 0, 1), u), 2, 0, eps));
+  }
+}
+
+Tensor detail::singular_value(const Tensor& matrix, const Tensor& u, const Tensor& v) {
+  return sum(u.clone() * matmul(matrix, v.clone()));
 }
 
 }  // namespace halftone::nn

@@ -5,7 +5,10 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <halftone/autograd/ops.h>
@@ -85,6 +88,21 @@ inline void require_divisible(std::string_view layer, std::string_view name, int
                      " groups. Choose a divisor of ", value, ".");
 }
 
+inline double probability(std::string_view layer, double p) {
+  if (!(p >= 0 && p <= 1))
+    fail<UsageError>(layer, "probability ", p, " is not between 0 and 1. Choose one that is.");
+  return p;
+}
+
+/// Returns a position in a list of layers, which is counted from the end if negative.
+inline std::size_t place_among(std::string_view list, int place, std::size_t size) {
+  const int at = place < 0 ? place + int(size) : place;
+  if (at < 0 || at >= int(size))
+    fail<UsageError>(list, "there is no layer ", place, " among ", size,
+                     ". Count from 0, or back from -1.");
+  return std::size_t(at);
+}
+
 }  // namespace halftone::nn::detail
 
 // Activation functions as layers, for use in Sequential. The formulas are in
@@ -138,17 +156,41 @@ struct Softplus final : StatelessLayer {
   Tensor forward(const Tensor& x) const override { return softplus(x, beta, threshold); }
 };
 
+/// One learned slope, or one per channel (dimension 1), 0.25 at first. As torch.nn.PReLU.
+struct Prelu final : Layer {
+  Parameter weight;
+  explicit Prelu(int64_t num_parameters = 1, double init = 0.25);
+  Tensor forward(const Tensor& x) const override { return prelu(x, weight); }
+  void describe(Fields& field) override { field("weight", weight); }
+};
+struct Glu final : StatelessLayer {
+  int dim;
+  explicit Glu(int split_dim = -1) : dim(split_dim) {}
+  Tensor forward(const Tensor& x) const override { return glu(x, dim); }
+};
+struct Softmax final : StatelessLayer {
+  int dim;
+  explicit Softmax(int along_dim) : dim(along_dim) {}
+  Tensor forward(const Tensor& x) const override { return softmax(x, dim); }
+};
+/// Returns its input. As torch.nn.Identity.
+struct Identity final : StatelessLayer {
+  Tensor forward(const Tensor& x) const override { return x; }
+};
+
 // While training, zeroes each element with probability p and divides the rest by 1 - p (Srivastava
 // et al. 2014); in evaluation the identity. As torch.nn.Dropout.
 
 struct Dropout final : StatelessLayer {
   double p;
-  explicit Dropout(double probability = 0.5) : p(probability) {
-    if (!(p >= 0 && p <= 1))
-      fail<UsageError>("Dropout", "probability ", p,
-                       " is not between 0 and 1. Choose one that is.");
-  }
+  explicit Dropout(double probability = 0.5) : p(detail::probability("Dropout", probability)) {}
   Tensor forward(const Tensor& x) const override { return dropout(x, p, training); }
+};
+/// The same for whole channels of x, [n, channels, ...]. As torch.nn.Dropout2d.
+struct Dropout2d final : StatelessLayer {
+  double p;
+  explicit Dropout2d(double probability = 0.5) : p(detail::probability("Dropout2d", probability)) {}
+  Tensor forward(const Tensor& x) const override { return dropout2d(x, p, training); }
 };
 
 // A table of vectors, looked up by integer. As torch.nn.Embedding: weight [count, width], from N(0,
@@ -163,8 +205,9 @@ struct Embedding final : Layer {
   int64_t padding_index;
   Embedding(int64_t count, int64_t width, EmbeddingOptions options = {});
   /// indices: integers of any shape; the result has one more dimension, `width`.
-  Tensor forward(const Tensor& indices) const override {
-    return embedding(indices, weight, padding_index);
+  Tensor forward(const Tensor& indices) const override { return with_weight(indices, weight); }
+  Tensor with_weight(const Tensor& indices, const Tensor& w) const {
+    return embedding(indices, w, padding_index);
   }
   void describe(Fields& field) override { field("weight", weight); }
   std::string_view part() const override { return "embedding"; }
@@ -193,7 +236,9 @@ struct Linear final : Layer {
   template <std::same_as<bool> Bias>
   Linear(int64_t in_features, int64_t out_features, Bias with_bias)
       : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}
-  Tensor forward(const Tensor& x) const override { return linear(x, weight, bias); }
+  Tensor forward(const Tensor& x) const override { return with_weight(x, weight); }
+  /// Computes the layer with another weight than its own, for WeightNorm and SpectralNorm.
+  Tensor with_weight(const Tensor& x, const Tensor& w) const { return linear(x, w, bias); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -223,9 +268,10 @@ class Sequential final : public Layer {
 
   /// Appends a layer and returns it, at its final address.
   template <class L> L& add(L layer) {
-    static_assert(!std::derived_from<L, Recurrent>,
-                  "Lstm and Gru give more than one tensor, which no Sequential hands on: write a "
-                  "Module that calls lstm(x).y");
+    static_assert(
+        !std::derived_from<L, Recurrent>,
+        "Lstm, Gru and Rnn give more than one tensor, which no Sequential hands on: write a "
+        "Module that calls lstm(x).y");
     static_assert(std::derived_from<L, Layer> || std::derived_from<L, Recurrent>,
                   "Sequential holds Layers: derive it from nn::Layer, not nn::Module, and give it "
                   "Tensor forward(const Tensor&) const override");
@@ -244,6 +290,50 @@ class Sequential final : public Layer {
 
  private:
   std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+// Modules in a list, called one by one by the module that owns the list. Children are named 0, 1,
+// 2, ..., as those of torch.nn.ModuleList. M is their class, or a class that they all derive from.
+
+template <std::derived_from<Module> M = Layer> class ModuleList final : public Module {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(const std::unique_ptr<M>* at) : at_(at) {}
+    M& operator*() const { return **at_; }
+    Iterator& operator++() { return ++at_, *this; }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const std::unique_ptr<M>* at_;
+  };
+
+  ModuleList() = default;
+  template <class... L>
+  requires(sizeof...(L) > 0) explicit ModuleList(L... modules) { (add(std::move(modules)), ...); }
+
+  /// Appends a module and returns it, at its final address.
+  template <std::derived_from<M> L> L& add(L module) {
+    auto owned = std::make_unique<L>(std::move(module));
+    L& result = *owned;
+    modules_.push_back(std::move(owned));
+    return result;
+  }
+
+  int size() const { return int(modules_.size()); }
+  /// Returns the module at a position, counted from the end if negative; throws UsageError.
+  M& operator[](int place) const {
+    return *modules_[detail::place_among("ModuleList", place, modules_.size())];
+  }
+  Iterator begin() const { return Iterator(modules_.data()); }
+  Iterator end() const { return Iterator(modules_.data() + modules_.size()); }
+
+  void describe(Fields& field) override {
+    for (std::size_t i = 0; i < modules_.size(); ++i) field(std::to_string(i), *modules_[i]);
+  }
+
+ private:
+  std::vector<std::unique_ptr<M>> modules_;
 };
 
 // A layer that makes the columns of a table comparable, so that a model's file includes the numbers
@@ -272,15 +362,17 @@ struct Standardizer final : Layer {
 
 // Multi-head attention (Vaswani et al. 2017): linear maps before and after
 // scaled_dot_product_attention. As torch.nn.MultiheadAttention with batch_first: in_proj_weight [3
-// width, width] holds the maps of queries, keys and values; first values are the same.
+// width, width] holds the maps of queries, keys and values; if keys or values have a width of their
+// own, q_proj_weight, k_proj_weight and v_proj_weight do. First values are the same.
 
 struct MultiheadAttentionOptions {
   bool bias = true;
-  double dropout = 0;  // for the attention weights, in training
+  double dropout = 0;          // for the attention weights, in training
+  int64_t kdim = 0, vdim = 0;  // the widths of keys and values; 0: as the queries
 };
 
 struct MultiheadAttention final : Layer {
-  Parameter in_proj_weight, in_proj_bias;
+  Parameter in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias;
   Linear out_proj;
   int64_t heads;
   double dropout;
@@ -288,16 +380,109 @@ struct MultiheadAttention final : Layer {
 
   using Layer::operator();
   /// Self-attention. x: [n, l, width]; the result has the same shape.
-  Tensor forward(const Tensor& x) const override { return (*this)(x, AttentionOptions{}); }
+  Tensor forward(const Tensor& x) const override { return attended(x, x, x, {}, {}); }
   /// The same with a mask or causal; the dropout of `options` is ignored, the layer's is used.
-  Tensor operator()(const Tensor& x, const AttentionOptions& options) const;
-  /// query: [n, l, width]; key, value: [n, s, width]; the result: [n, l, width].
+  Tensor operator()(const Tensor& x, const AttentionOptions& options,
+                    const Tensor& key_padding_mask = {}) const;
+  /// query: [n, l, width]; key: [n, s, kdim]; value: [n, s, vdim]; the result: [n, l, width].
+  /// key_padding_mask: [n, s], bool, where true hides a key, or floating, added to the scaled
+  /// products. (The mask of `options` is true where a key is seen.) A query that sees no key gets
+  /// the bias of out_proj. Throws ShapeError for shapes that do not fit.
   Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                    const AttentionOptions& options = {}) const;
+                    const AttentionOptions& options = {},
+                    const Tensor& key_padding_mask = {}) const;
   void describe(Fields& field) override;
 
  private:
-  AttentionOptions with_dropout(const AttentionOptions& options) const;
+  Tensor attended(const Tensor& query, const Tensor& key, const Tensor& value,
+                  const AttentionOptions& options, const Tensor& key_padding_mask) const;
+};
+
+// Layers whose weight is computed from other parameters, as those of
+// torch.nn.utils.parametrizations and with their names: WeightNorm<Linear> norm(Linear(3, 4)). For
+// Linear, Embedding and convolutions. The weight of `layer` itself is undefined.
+
+struct ConvTranspose1d;
+struct ConvTranspose2d;
+
+namespace detail {
+/// Returns the lengths of the slices along a dimension, with all dimensions; for -1 that of x. As
+/// torch.norm_except_dim.
+Tensor norm_except_dim(const Tensor& x, int dim);
+/// Returns x as a matrix whose rows are the slices along a dimension.
+Tensor rows_along(const Tensor& x, int dim);
+/// Iterates u = matrix v and v = matrix^T u, both of length 1, in place.
+void iterate_power(const Tensor& matrix, const Tensor& u, const Tensor& v, int64_t times,
+                   double eps);
+/// Returns u^T matrix v, for copies of u and v.
+Tensor singular_value(const Tensor& matrix, const Tensor& u, const Tensor& v);
+}  // namespace detail
+
+/// weight = g v / |v|: original0 is the length g, original1 the direction v. Lengths are those of
+/// slices along `dim`, for -1 of the whole weight. Starts with the weight of the layer.
+/// As torch.nn.utils.parametrizations.weight_norm (Salimans & Kingma 2016).
+template <std::derived_from<Layer> L> struct WeightNorm final : Layer {
+  L layer;
+  Parameter original0, original1;
+  int dim;
+  explicit WeightNorm(L wrapped, int along = 0)
+      : layer(std::move(wrapped)), original1(std::exchange(layer.weight, {})), dim(along) {
+    original0 = Parameter(detail::norm_except_dim(original1.detach(), dim));
+  }
+  Tensor weight() const {
+    return original1 * (original0 / detail::norm_except_dim(original1, dim));
+  }
+  Tensor forward(const Tensor& x) const override { return layer.with_weight(x, weight()); }
+  void describe(Fields& field) override {
+    layer.describe(field);
+    field("parametrizations.weight.original0", original0);
+    field("parametrizations.weight.original1", original1);
+  }
+  std::string_view part() const override { return layer.part(); }
+};
+
+struct SpectralNormOptions {
+  int64_t n_power_iterations = 1;
+  double eps = 1e-12;
+  std::optional<int> dim{};  // of the outputs; absent: 1 for transposed convolutions, otherwise 0
+};
+/// weight = original / its largest singular value, which iterations estimate: some at each call in
+/// training, from the vectors of the last call. As torch.nn.utils.parametrizations.spectral_norm
+/// (Miyato et al. 2018).
+template <std::derived_from<Layer> L> struct SpectralNorm final : Layer {
+  L layer;
+  Parameter original;
+  Buffer u, v;  // _u: [size of dim], _v: [the other elements]
+  SpectralNormOptions options;
+  explicit SpectralNorm(L wrapped, SpectralNormOptions o = {})
+      : layer(std::move(wrapped)), original(std::exchange(layer.weight, {})), options(o) {
+    detail::require_positive("SpectralNorm", "n_power_iterations", o.n_power_iterations);
+    const Tensor rows = matrix().detach();
+    const auto start = [&](int64_t n) {
+      return Buffer(normalize(randn({n}, rows.dtype(), rows.device()), 2, 0, o.eps));
+    };
+    u = start(rows.size(0)), v = start(rows.size(1));
+    detail::iterate_power(rows, u, v, 15, o.eps);
+  }
+  Tensor weight() const {
+    const Tensor rows = matrix();
+    if (training) detail::iterate_power(rows, u, v, options.n_power_iterations, options.eps);
+    return original / detail::singular_value(rows, u, v);
+  }
+  Tensor forward(const Tensor& x) const override { return layer.with_weight(x, weight()); }
+  void describe(Fields& field) override {
+    layer.describe(field);
+    field("parametrizations.weight.original", original);
+    field("parametrizations.weight.0._u", u), field("parametrizations.weight.0._v", v);
+  }
+  std::string_view part() const override { return layer.part(); }
+
+ private:
+  Tensor matrix() const {
+    constexpr bool transposed =
+        std::same_as<L, ConvTranspose1d> || std::same_as<L, ConvTranspose2d>;
+    return detail::rows_along(original, options.dim.value_or(transposed ? 1 : 0));
+  }
 };
 
 }  // namespace halftone::nn

@@ -190,6 +190,25 @@ void Module::to(Device device) {
   }
 }
 
+ForwardHandle Module::on_forward(ForwardObserver observer) {
+  if (!observer) fail<UsageError>("Module.on_forward", "the observer is empty. Pass a function.");
+  if (!observers_) observers_ = std::make_shared<ForwardObservers>();
+  observers_->push_back(std::make_shared<const ForwardObserver>(std::move(observer)));
+  ForwardHandle handle;
+  handle.all_ = observers_, handle.observer_ = observers_->back();
+  return handle;
+}
+
+void ForwardHandle::remove() {
+  const auto all = all_.lock();
+  if (const auto observer = observer_.lock(); all && observer) std::erase(*all, observer);
+}
+
+void Module::observe(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const {
+  const ForwardObservers observers = *observers_;  // one may remove itself
+  for (const auto& observer : observers) (*observer)(*this, inputs, outputs);
+}
+
 }  // namespace halftone::nn
 
 // Walks over both modules in parallel; their members are collected by path.
@@ -259,6 +278,7 @@ void copy_module(Module& source, Module& copy) {
       const MemoryScope scope(MemoryUse::parameter);
       Buffer made(x.detach().clone());
       made.stays_on_host = x.stays_on_host, made.stays_wide = x.stays_wide;
+      made.persistent = x.persistent;
       known = buffers.emplace(x.body().get(), std::move(made)).first;
     }
     *to.buffers[i].second = known->second;
@@ -332,7 +352,9 @@ struct CollectState final : Fields {
   NamedTensors state;
   explicit CollectState(const Module& root) { walk(const_cast<Module&>(root)); }
   void parameter(const std::string& path, Parameter& x) override { state[path] = x.detach(); }
-  void buffer(const std::string& path, Buffer& x) override { state[path] = x.detach(); }
+  void buffer(const std::string& path, Buffer& x) override {
+    if (x.persistent) state[path] = x.detach();
+  }
 };
 
 struct Difference {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -60,6 +62,9 @@ struct Buffer : Tensor {
   /// If true, Module::to(DType) makes it f32 instead of a short dtype: a running average moves by
   /// less than half of a short float's spacing long before it has arrived.
   bool stays_wide = false;
+  /// If false, state dictionaries and files leave it out: a table that the constructor computes
+  /// again. As in torch.nn.Module.register_buffer.
+  bool persistent = true;
 };
 
 // The visitor to which a module describes itself. Every function on modules that need not know the
@@ -109,6 +114,34 @@ class Fields {
 
 template <class T> using Named = std::vector<std::pair<std::string, T>>;
 
+/// Sees the tensors among the inputs and among the results of a call; left-out ones are undefined.
+using ForwardObserver = std::function<void(const Module& module, std::span<const Tensor> inputs,
+                                           std::span<const Tensor> outputs)>;
+using ForwardObservers = std::vector<std::shared_ptr<const ForwardObserver>>;
+
+/// Names an observer that Module::on_forward() registered. A copy names the same one, and its
+/// destruction does not remove it.
+class ForwardHandle {
+ public:
+  ForwardHandle() = default;
+  /// Removes the observer. Does nothing the second time, or if the module is gone.
+  void remove();
+
+ private:
+  friend Module;
+  std::weak_ptr<ForwardObservers> all_;
+  std::weak_ptr<const ForwardObserver> observer_;
+};
+
+namespace detail {
+/// Appends the tensors of an input or a result: a tensor, or a struct with tensors().
+template <class T> void add_tensors(std::vector<Tensor>& to, const T& x) {
+  if constexpr (std::derived_from<T, Tensor>) to.push_back(x);
+  else if constexpr (requires { x.tensors(); })
+    for (const Tensor& part : x.tensors()) to.push_back(part);
+}
+}  // namespace detail
+
 struct Module {
   /// Read by Dropout and BatchNorm; written through train() and eval().
   bool training = true;
@@ -150,28 +183,57 @@ struct Module {
   /// Moves everything but buffers that stay on the host, in the same way.
   void to(Device device);
 
-  /// Returns a scope that assigns operations of this thread to this module: `const CallScope scope
-  /// = call_scope();` is the first line of the call function of a module that is not a Layer.
-  /// `label` names a part that is not a module; it must outlive the scope.
+  /// Returns a scope that assigns operations of this thread to this module. `label` names a part
+  /// that is not a module; it must outlive the scope. Layer and LayerOf open it for each call.
   [[nodiscard]] CallScope call_scope(std::string_view label = {}) const {
     return CallScope(this, label, &Module::held_buffers);
   }
 
+  /// Calls `observer` after each call of this module, in the order of registration, also when a
+  /// checkpointed segment runs again. Clones have no observers. As
+  /// torch.nn.Module.register_forward_hook, but an observer changes nothing.
+  ForwardHandle on_forward(ForwardObserver observer);
+
+ protected:
+  /// Returns call(), within a scope of this module; then its observers see `inputs` and the result.
+  /// For call functions beside those of Layer and LayerOf.
+  template <class Call, class... Inputs>
+  auto called(const Call& call, const Inputs&... inputs) const {
+    const CallScope scope = call_scope();
+    auto result = call();
+    if (observers_) {
+      std::vector<Tensor> in, out;
+      (detail::add_tensors(in, inputs), ...);
+      detail::add_tensors(out, result);
+      observe(in, out);
+    }
+    return result;
+  }
+
  private:
+  void observe(std::span<const Tensor> inputs, std::span<const Tensor> outputs) const;
   /// Returns copies of the buffers of a module, for passes that are repeated (module.cpp).
   static std::shared_ptr<HeldBuffers> held_buffers(const void* module);
+
+  std::shared_ptr<ForwardObservers> observers_{};  // null until the first one
+};
+
+/// A module that is called with given inputs: `LayerOf<Tensor(const Tensor& x, const Tensor& y)>`
+/// has forward(x, y). The result may be a struct; observers see its tensors if it has tensors().
+template <class Call, class Base = Module> struct LayerOf;
+template <class Result, class... Inputs, class Base>
+struct LayerOf<Result(Inputs...), Base> : Base {
+  using Base::Base;
+  /// Calls forward() within a scope that assigns its operations to this module. Callers use this.
+  Result operator()(Inputs... inputs) const {
+    return this->called([&] { return forward(inputs...); }, inputs...);
+  }
+  /// Computes the layer. As torch.nn.Module.forward.
+  virtual Result forward(Inputs... inputs) const = 0;  // override it, as const
 };
 
 /// A module that maps one tensor to one tensor: the elements of a Sequential.
-struct Layer : Module {
-  /// Calls forward() within a scope that assigns its operations to this module. Callers use this.
-  Tensor operator()(const Tensor& x) const {
-    const CallScope scope = call_scope();
-    return forward(x);
-  }
-  /// Computes the layer. As torch.nn.Module.forward.
-  virtual Tensor forward(const Tensor& x) const = 0;  // override it, as const
-};
+struct Layer : LayerOf<Tensor(const Tensor& x)> {};
 
 /// A layer without parameters, buffers and children.
 struct StatelessLayer : Layer {

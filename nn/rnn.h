@@ -1,10 +1,16 @@
 // Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates hidden, in], weight_hh_l0,
 // bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all initialized uniform on +-1/sqrt(hidden).
 // One matrix product projects the inputs of all steps; one operation runs the steps over time
-// (autograd/ops/sequences.h). Under autocast both run in low precision, as PyTorch's
-// cells.
+// (autograd/ops/sequences.h), for Rnn a few operations per step. Under autocast both run in low
+// precision, as PyTorch's cells.
+//
+// Sequences of unequal length: `lengths`, integers [n] from 1 to time, the valid steps of each. The
+// results are those of torch.nn.utils.rnn.pack_padded_sequence and pad_packed_sequence with
+// total_length = time: outputs after the last valid step are 0, h and c are those of the last valid
+// step, and reverse directions begin there. The rest of x is not read. The host reads the lengths.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include <halftone/autograd/ops.h>
@@ -20,7 +26,19 @@ struct RecurrentOptions {
   double dropout = 0;          // on each layer's output but the last one's, in training
 };
 
-/// The common part of Lstm and Gru: the weights of every layer and direction.
+/// y: [time, n, directions * hidden] of the last layer, or batch first; h, c: [layers * directions,
+/// n, hidden], after the last step of each.
+struct LstmOutput {
+  Tensor y, h, c{};
+  std::vector<Tensor> tensors() const { return {y, h, c}; }
+};
+struct GruOutput {
+  Tensor y, h;  // as LstmOutput's
+  std::vector<Tensor> tensors() const { return {y, h}; }
+};
+using RnnOutput = GruOutput;
+
+/// The common part of Rnn, Lstm and Gru: the weights of every layer and direction.
 struct Recurrent : Module {
   /// weight_ih: [gates * hidden, in], bias_ih: [gates * hidden]; weight_hh and bias_hh likewise.
   struct Direction {
@@ -41,34 +59,54 @@ struct Recurrent : Module {
   /// undefined.
   Tensor first_state(std::string_view layer, std::string_view what, const Tensor& state,
                      const Tensor& x, std::size_t index) const;
-  /// Runs step(index of the direction, projected inputs, reverse), which returns [time, n, hidden],
-  /// for all layers; the result: [time, n, directions * hidden], or batch first.
-  template <class Step> Tensor through_layers(const Tensor& x, const Step& step) const;
+  /// Runs step(index of the direction, projected inputs, reverse), which returns the outputs of one
+  /// direction and its last states [n, hidden], for all layers. x: [time, n, in]. `at_padding`:
+  /// what the gates get in place of projected inputs after the end of a sequence.
+  template <class Step>
+  LstmOutput through_layers(std::string_view layer, const Tensor& x, const Tensor& lengths,
+                            const std::vector<double>& at_padding, const Step& step) const;
 };
 
-/// y: [time, n, directions * hidden] of the last layer, or batch first; h, c: [layers * directions,
-/// n, hidden], after the last step of each.
-struct LstmOutput {
-  Tensor y, h, c;
-};
 /// As torch.nn.LSTM (without proj_size).
-struct Lstm final : Recurrent {
+struct Lstm final : LayerOf<LstmOutput(const Tensor& x, const Tensor& h0, const Tensor& c0,
+                                       const Tensor& lengths),
+                            Recurrent> {
   Lstm(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
-      : Recurrent("Lstm", 4, in, hidden_size, o) {}
+      : LayerOf("Lstm", 4, in, hidden_size, o) {}
   /// x: [time, n, in], or batch first; h0, c0: [layers * directions, n, hidden], zeros if absent.
-  /// Throws ShapeError if they do not fit.
-  LstmOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& c0 = {}) const;
+  /// Throws ShapeError if they do not fit, UsageError for lengths out of range.
+  LstmOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& c0 = {},
+                        const Tensor& lengths = {}) const {
+    return LayerOf::operator()(x, h0, c0, lengths);
+  }
+  LstmOutput forward(const Tensor& x, const Tensor& h0, const Tensor& c0,
+                     const Tensor& lengths) const override;
 };
 
-struct GruOutput {
-  Tensor y, h;  // as LstmOutput's
-};
 /// As torch.nn.GRU.
-struct Gru final : Recurrent {
+struct Gru final
+    : LayerOf<GruOutput(const Tensor& x, const Tensor& h0, const Tensor& lengths), Recurrent> {
   Gru(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
-      : Recurrent("Gru", 3, in, hidden_size, o) {}
+      : LayerOf("Gru", 3, in, hidden_size, o) {}
   /// As Lstm's, without cells.
-  GruOutput operator()(const Tensor& x, const Tensor& h0 = {}) const;
+  GruOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& lengths = {}) const {
+    return LayerOf::operator()(x, h0, lengths);
+  }
+  GruOutput forward(const Tensor& x, const Tensor& h0, const Tensor& lengths) const override;
+};
+
+/// h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of the sum. As torch.nn.RNN.
+struct Rnn final
+    : LayerOf<RnnOutput(const Tensor& x, const Tensor& h0, const Tensor& lengths), Recurrent> {
+  bool uses_relu;
+  /// nonlinearity: "tanh" or "relu"; throws UsageError for other names.
+  Rnn(int64_t in, int64_t hidden_size, RecurrentOptions o = {},
+      std::string_view nonlinearity = "tanh");
+  /// As Gru's.
+  RnnOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& lengths = {}) const {
+    return LayerOf::operator()(x, h0, lengths);
+  }
+  RnnOutput forward(const Tensor& x, const Tensor& h0, const Tensor& lengths) const override;
 };
 
 // One step of a recurrent layer, for loops over time of your own: decoders that feed back their
@@ -100,20 +138,28 @@ struct RecurrentCell : Module {
 
 struct LstmCellOutput {
   Tensor h, c;  // shaped as x, with `hidden` numbers
+  std::vector<Tensor> tensors() const { return {h, c}; }
 };
-struct LstmCell final : RecurrentCell {
+struct LstmCell final
+    : LayerOf<LstmCellOutput(const Tensor& x, const Tensor& h, const Tensor& c), RecurrentCell> {
   LstmCell(int64_t in, int64_t hidden_size, RecurrentCellOptions options = {})
-      : RecurrentCell("LstmCell", 4, in, hidden_size, options) {}
+      : LayerOf("LstmCell", 4, in, hidden_size, options) {}
   /// x: [n, in] or [in]; h, c: [n, hidden] or [hidden], zeros if absent. Throws ShapeError if they
   /// do not fit.
-  LstmCellOutput operator()(const Tensor& x, const Tensor& h = {}, const Tensor& c = {}) const;
+  LstmCellOutput operator()(const Tensor& x, const Tensor& h = {}, const Tensor& c = {}) const {
+    return LayerOf::operator()(x, h, c);
+  }
+  LstmCellOutput forward(const Tensor& x, const Tensor& h, const Tensor& c) const override;
 };
 
-struct GruCell final : RecurrentCell {
+struct GruCell final : LayerOf<Tensor(const Tensor& x, const Tensor& h), RecurrentCell> {
   GruCell(int64_t in, int64_t hidden_size, RecurrentCellOptions options = {})
-      : RecurrentCell("GruCell", 3, in, hidden_size, options) {}
+      : LayerOf("GruCell", 3, in, hidden_size, options) {}
   /// As LstmCell's; returns the new state.
-  Tensor operator()(const Tensor& x, const Tensor& h = {}) const;
+  Tensor operator()(const Tensor& x, const Tensor& h = {}) const {
+    return LayerOf::operator()(x, h);
+  }
+  Tensor forward(const Tensor& x, const Tensor& h) const override;
 };
 
 }  // namespace halftone::nn

@@ -312,6 +312,12 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) {
     return apply(AdaptiveAvgPool2d{.output = output}, images);
   });
 }
+Tensor adaptive_avg_pool1d(const Tensor& x, int64_t output) {
+  const auto pool = [&](const Tensor& rows, const PoolOptions&) {
+    return adaptive_avg_pool2d(rows, {1, output});
+  };
+  return pooled_rows("adaptive_avg_pool1d", x, {}, pool);
+}
 
 namespace {
 /// Returns the largest of each of `count` windows along a dimension, which meet or overlap by one.

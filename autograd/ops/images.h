@@ -231,6 +231,7 @@ Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor max_pool1d(const Tensor& x, const PoolOptions& options);
 Tensor avg_pool1d(const Tensor& x, const PoolOptions& options);
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output);
+Tensor adaptive_avg_pool1d(const Tensor& x, int64_t output);
 /// If several elements of a window are the largest, the first gets the gradient.
 Tensor adaptive_max_pool2d(const Tensor& x, Pair output);
 

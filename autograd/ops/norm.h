@@ -296,6 +296,7 @@ inline Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Ten
 }
 struct SumAndNorm {
   Tensor sum, normed;
+  std::vector<Tensor> tensors() const { return {sum, normed}; }
 };
 /// Returns a + b, of one shape, and rms_norm(a + b, {width}, weight, eps) over the last dimension.
 /// One pass computes both; if a policy rounds values between the two, they are two operations.

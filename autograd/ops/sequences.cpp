@@ -9,6 +9,17 @@
 
 namespace halftone {
 
+Tensor dropout2d(const Tensor& x, double p, bool training) {
+  check::floating("dropout2d", x);
+  if (x.rank() < 2)
+    fail<ShapeError>("dropout2d", "x is ", described(x), ". It must be [n, channels, ...].");
+  if (!(p >= 0 && p <= 1)) fail<UsageError>("dropout2d", "p is ", p, ". It must be on [0, 1].");
+  if (!training || p == 0 || x.numel() == 0) return x;
+  Shape shape = Dims::filled(x.rank(), 1);
+  shape[0] = x.size(0), shape[1] = x.size(1);
+  return x * dropout(ones(shape, x.dtype(), x.device()), p);
+}
+
 namespace {
 constexpr std::string_view op = Attention::info.name;
 

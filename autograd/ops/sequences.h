@@ -148,6 +148,10 @@ Tensor normal(const Tensor& mean, const Tensor& std);
 Tensor normal(const Tensor& mean, double std = 1);
 Tensor normal(double mean, const Tensor& std);
 
+/// Zeroes whole channels: x is [n, channels, ...]. As torch.nn.functional.dropout2d, which reads an
+/// x of rank 3 in this way as well.
+Tensor dropout2d(const Tensor& x, double p, bool training = true);
+
 // Scaled dot-product attention (Vaswani et al. 2017): y = softmax(scale q k^T + mask) v. It is one
 // operation, so that no backend ever stores the weights, [l, s] per head: backward recomputes them
 // from their logarithmic sums (Dao et al. 2022). Under autocast the products are low precision, the

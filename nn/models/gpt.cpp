@@ -207,35 +207,41 @@ void save_gpt2(const Gpt& model, const std::filesystem::path& path) {
 
 Tensor GptBlock::Attention::operator()(const Tensor& x, KeyValues& past,
                                        const detail::Reading& reading) const {
-  const CallScope scope = call_scope();
-  const int64_t n = x.shape()[0], l = x.shape()[1], width = x.shape()[2];
-  const Tensor qkv = reshape(c_attn(x), {n, l, 3, heads, width / heads});
-  const auto part = [&](int i) { return transpose(select(qkv, 2, i), 1, 2); };
-  const Tensor keys = detail::appended(past.keys, part(1), reading);
-  const Tensor values = detail::appended(past.values, part(2), reading);
-  AttentionOptions options = detail::sees_what_is_before(reading.before, l, x.device());
-  options.dropout = training ? dropout : 0;
-  const Tensor y = scaled_dot_product_attention(part(0), keys, values, options);
-  return halftone::dropout(c_proj(reshape(transpose(y, 1, 2), {n, l, width})), dropout, training);
+  const auto call = [&] {
+    const int64_t n = x.shape()[0], l = x.shape()[1], width = x.shape()[2];
+    const Tensor qkv = reshape(c_attn(x), {n, l, 3, heads, width / heads});
+    const auto part = [&](int i) { return transpose(select(qkv, 2, i), 1, 2); };
+    const Tensor keys = detail::appended(past.keys, part(1), reading);
+    const Tensor values = detail::appended(past.values, part(2), reading);
+    AttentionOptions options = detail::sees_what_is_before(reading.before, l, x.device());
+    options.dropout = training ? dropout : 0;
+    const Tensor y = scaled_dot_product_attention(part(0), keys, values, options);
+    return halftone::dropout(c_proj(reshape(transpose(y, 1, 2), {n, l, width})), dropout, training);
+  };
+  return called(call, x);
 }
 
 Tensor GptBlock::operator()(const Tensor& x, KeyValues& past,
                             const detail::Reading& reading) const {
-  const CallScope scope = call_scope();
-  const Tensor y = x + attn(ln_1(x), past, reading);
-  return y + mlp(ln_2(y));
+  const auto call = [&] {
+    const Tensor y = x + attn(ln_1(x), past, reading);
+    return y + mlp(ln_2(y));
+  };
+  return called(call, x);
 }
 
 Tensor Gpt::operator()(const Tensor& tokens, KeyValueCache& cache) const {
   const detail::Reading reading = detail::prepared(
       "Gpt", cache, tokens, h.size(),
       {1, options.heads, options.context, options.width / options.heads}, wte.weight.device());
-  const CallScope scope = call_scope();
-  Tensor x = embedded(tokens, reading.before);
-  for (std::size_t i = 0; i < h.size(); ++i) x = h[i](x, cache.layers[i], reading);
-  const Tensor result = logits(x);
-  cache.length += tokens.shape()[1];  // only after everything has succeeded
-  return result;
+  const auto call = [&] {
+    Tensor x = embedded(tokens, reading.before);
+    for (std::size_t i = 0; i < h.size(); ++i) x = h[i](x, cache.layers[i], reading);
+    const Tensor result = logits(x);
+    cache.length += tokens.shape()[1];  // only after everything has succeeded
+    return result;
+  };
+  return called(call, tokens);
 }
 
 }  // namespace halftone::nn::models

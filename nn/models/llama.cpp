@@ -70,9 +70,8 @@ LlamaBlock::Attention::Attention(const LlamaOptions& given, int64_t layer)
   q_norm.emplace(given.head_width, RmsNormOptions{.eps = given.norm_eps});
   k_norm.emplace(given.head_width, RmsNormOptions{.eps = given.norm_eps});
 }
-Tensor LlamaBlock::Attention::operator()(const Tensor& x, KeyValues* past,
-                                         const detail::Reading& reading) const {
-  const CallScope scope = call_scope();
+Tensor LlamaBlock::Attention::forward(const Tensor& x, KeyValues* past,
+                                      const detail::Reading& reading) const {
   const int64_t n = x.shape()[0], l = x.shape()[1], e = options.head_width;
   const auto heads = [&](const Tensor& y, int64_t count) { return reshape(y, {n, l, count, e}); };
   Tensor q = heads(q_proj(x), options.heads), k = heads(k_proj(x), options.key_heads),
@@ -100,8 +99,7 @@ LlamaBlock::Mlp::Mlp(const LlamaOptions& options)
     : gate_proj(map_of(options.width, options.hidden)),
       up_proj(map_of(options.width, options.hidden)),
       down_proj(map_of(options.hidden, options.width)) {}
-Tensor LlamaBlock::Mlp::operator()(const Tensor& x) const {
-  const CallScope scope = call_scope();
+Tensor LlamaBlock::Mlp::forward(const Tensor& x) const {
   return down_proj(swiglu(gate_proj(x), up_proj(x)));
 }
 void LlamaBlock::Mlp::describe(Fields& field) {
@@ -116,8 +114,7 @@ LlamaBlock::Experts::Experts(const LlamaOptions& options)
       down_proj(matrices_of(options.experts, options.width, options.hidden)) {
   init::normal(gate.weight, 0, weight_std);
 }
-Tensor LlamaBlock::Experts::operator()(const Tensor& x_in, RoutedTokens* routed) const {
-  const CallScope scope = call_scope();
+Tensor LlamaBlock::Experts::forward(const Tensor& x_in, RoutedTokens* routed) const {
   const int64_t width = x_in.size(-1), count = down_proj.size(0), rows = x_in.numel() / width;
   const Tensor x = reshape(x_in, {rows, width});
   const Tensor chances = softmax(gate(x), -1);
@@ -153,9 +150,8 @@ LlamaBlock::LlamaBlock(const LlamaOptions& options, int64_t layer)
   if (options.experts > 0) experts.emplace(options);
   else mlp.emplace(options);
 }
-Tensor LlamaBlock::operator()(const Tensor& x, KeyValues* past, const detail::Reading& reading,
-                              RoutedTokens* routed) const {
-  const CallScope scope = call_scope();
+Tensor LlamaBlock::forward(const Tensor& x, KeyValues* past, const detail::Reading& reading,
+                           RoutedTokens* routed) const {
   const auto [y, inner] =
       post_attention_layernorm.of_sum(x, self_attn(input_layernorm(x), past, reading));
   return y + (experts ? (*experts)(inner, routed) : (*mlp)(inner));
@@ -195,24 +191,28 @@ Tensor Llama::operator()(const Tensor& tokens, KeyValueCache& cache) const {
   const detail::Reading reading = detail::prepared(
       "Llama", cache, tokens, layers.size(),
       {1, options.key_heads, options.context, options.head_width}, embed_tokens.weight.device());
-  const CallScope scope = call_scope();
-  const Tensor result = computed(tokens, &cache, reading, nullptr);
-  cache.length += tokens.shape()[1];  // only after everything has succeeded
-  return result;
+  const auto call = [&] {
+    const Tensor result = computed(tokens, &cache, reading, nullptr);
+    cache.length += tokens.shape()[1];  // only after everything has succeeded
+    return result;
+  };
+  return called(call, tokens);
 }
 
 Llama::Balanced Llama::with_balance(const Tensor& tokens) const {
   if (options.experts == 0)
     fail<UsageError>("Llama", "the model has 0 experts to balance. Call the model itself.");
   detail::check_tokens("Llama", tokens, 0, options.context);
-  const CallScope scope = call_scope();
-  RoutedTokens routed;
-  const Tensor logits = computed(tokens, nullptr, {}, &routed);
-  const CasterScope exact(nullptr);
-  const auto averaged = [](const std::vector<Tensor>& all) { return mean(stack(all, 0), {0}); };
-  const Tensor balance =
-      sum(averaged(routed.shares) * averaged(routed.chances)) * double(options.experts);
-  return {logits, balance};
+  const auto call = [&]() -> Balanced {
+    RoutedTokens routed;
+    const Tensor logits = computed(tokens, nullptr, {}, &routed);
+    const CasterScope exact(nullptr);
+    const auto averaged = [](const std::vector<Tensor>& all) { return mean(stack(all, 0), {0}); };
+    const Tensor balance =
+        sum(averaged(routed.shares) * averaged(routed.chances)) * double(options.experts);
+    return {logits, balance};
+  };
+  return called(call, tokens);
 }
 
 void Llama::describe(Fields& field) {

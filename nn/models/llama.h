@@ -39,32 +39,34 @@ struct RoutedTokens {
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)).
-struct LlamaBlock final : Module {
-  struct Attention final : Module {
+struct LlamaBlock final : LayerOf<Tensor(const Tensor& x, KeyValues* past,
+                                         const detail::Reading& reading, RoutedTokens* routed)> {
+  struct Attention final
+      : LayerOf<Tensor(const Tensor& x, KeyValues* past, const detail::Reading& reading)> {
     LlamaOptions options;
     int64_t window;
     Linear q_proj, k_proj, v_proj, o_proj;
     std::optional<RmsNorm> q_norm{}, k_norm{};
     Attention(const LlamaOptions& options, int64_t layer);
     /// past: null, or the keys and values before x's, to which x's are appended.
-    Tensor operator()(const Tensor& x, KeyValues* past, const detail::Reading& reading) const;
+    Tensor forward(const Tensor& x, KeyValues* past, const detail::Reading& reading) const override;
     void describe(Fields& field) override;
   };
-  struct Mlp final : Module {
+  struct Mlp final : Layer {
     Linear gate_proj, up_proj, down_proj;
     explicit Mlp(const LlamaOptions& options);
-    Tensor operator()(const Tensor& x) const;
+    Tensor forward(const Tensor& x) const override;
     void describe(Fields& field) override;
   };
   /// Sends each token to the experts that its router, in f32, finds most probable, and adds up
   /// their results by these probabilities (Shazeer et al. 2017). No token is dropped.
-  struct Experts final : Module {
+  struct Experts final : LayerOf<Tensor(const Tensor& x, RoutedTokens* routed)> {
     int64_t per_token;
     bool normalized;
     Router gate;
     Parameter gate_up_proj, down_proj;  // [experts, 2 hidden, width], [experts, width, hidden]
     explicit Experts(const LlamaOptions& options);
-    Tensor operator()(const Tensor& x, RoutedTokens* routed) const;
+    Tensor forward(const Tensor& x, RoutedTokens* routed) const override;
     void describe(Fields& field) override;
   };
   RmsNorm input_layernorm, post_attention_layernorm;
@@ -72,8 +74,8 @@ struct LlamaBlock final : Module {
   std::optional<Mlp> mlp{};
   std::optional<Experts> experts{};
   LlamaBlock(const LlamaOptions& options, int64_t layer);
-  Tensor operator()(const Tensor& x, KeyValues* past, const detail::Reading& reading,
-                    RoutedTokens* routed) const;
+  Tensor forward(const Tensor& x, KeyValues* past, const detail::Reading& reading,
+                 RoutedTokens* routed) const override;
   void describe(Fields& field) override;
 };
 
@@ -93,6 +95,7 @@ struct Llama final : Layer {
 
   struct Balanced {
     Tensor logits, balance;
+    std::vector<Tensor> tensors() const { return {logits, balance}; }
   };
   /// Returns the logits, and a loss that is least, the experts per token, if each expert gets as
   /// many tokens as the others (Fedus et al. 2021). A training adds a small multiple of it, 0.001

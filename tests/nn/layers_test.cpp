@@ -19,6 +19,8 @@ void check_bound(const Tensor& x, double bound) {
   CHECK(largest > 0.8 * bound);
 }
 
+double norm_of(const Tensor& x) { return halftone::norm(x).item(); }
+
 Tensor column(const std::vector<double>& values) {
   return from_vector(values, {int64_t(values.size()), 1});
 }
@@ -72,6 +74,20 @@ TEST_CASE("convolutions") {
       ShapeError);
   CHECK_THROWS_WITH_AS(nn::Conv1d(4, 4, 0), "[Conv1d] kernel height is 0. Use 1 or more.",
                        UsageError);
+  const nn::ConvTranspose1d rows(
+      6, 8, 4, {.stride = 3, .padding = 1, .output_padding = 2, .dilation = 2, .groups = 2});
+  CHECK(rows.weight.shape() == Shape{6, 4, 4});
+  check_bound(rows.weight, 0.25);
+  check_bound(rows.bias, 0.25);
+  const Tensor x = rand({2, 6, 5});
+  const Tensor same = conv_transpose1d(x, rows.weight, rows.bias, rows.options);
+  CHECK(rows(x).shape() == Shape{2, 8, 19});
+  CHECK(rows(x).to_vector<double>() == same.to_vector<double>());
+  CHECK_FALSE(nn::ConvTranspose1d(2, 2, 1, {.bias = false}).bias.defined());
+  CHECK_THROWS_WITH_AS(
+      nn::ConvTranspose1d(4, 3, 3, {.groups = 2}),
+      "[ConvTranspose1d] out_channels 3 does not divide into 2 groups. Choose a divisor of 3.",
+      ShapeError);
 }
 
 TEST_CASE("Embedding") {
@@ -263,6 +279,34 @@ TEST_CASE("Dropout scales the elements it keeps, and does nothing in evaluation"
                        UsageError);
 }
 
+TEST_CASE("Dropout2d zeroes whole channels") {
+  manual_seed(3);
+  nn::Dropout2d dropout(0.25);
+  const Tensor x = ones({40, 50, 2, 3}).set_requires_grad(), y = dropout(x);
+  const std::vector<double> low = min(y, {2, 3}).to_vector<double>();
+  CHECK(low == max(y, {2, 3}).to_vector<double>());
+  const auto zeros = std::count(low.begin(), low.end(), 0.0);
+  CHECK(zeros > 400);
+  CHECK(zeros < 600);
+  CHECK(*std::max_element(low.begin(), low.end()) == doctest::Approx(4.0 / 3));
+  sum(y).backward();
+  CHECK(x.grad().to_vector<double>() == y.to_vector<double>());
+  CHECK(sum(nn::Dropout2d(1)(x)).item() == 0);
+  const Tensor rows = dropout2d(ones({5, 4, 7}), 0.5);  // of rank 3: [n, channels, length]
+  CHECK(min(rows, {2}).to_vector<double>() == max(rows, {2}).to_vector<double>());
+  CHECK(dropout(ones({2, 3, 4, 5}, bf16)).dtype() == bf16);
+  CHECK(dropout(ones({0, 3, 4, 5})).shape() == Shape{0, 3, 4, 5});
+  dropout.eval();
+  CHECK(dropout(x).body() == x.body());
+  CHECK_THROWS_WITH_AS(nn::Dropout2d(-1),
+                       "[Dropout2d] probability -1 is not between 0 and 1. Choose one that is.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(dropout2d(ones({3}), 0.5),
+                       "[dropout2d] x is [3] f32. It must be [n, channels, ...].", ShapeError);
+  CHECK_THROWS_WITH_AS(dropout2d(x, 2), "[dropout2d] p is 2. It must be on [0, 1].", UsageError);
+  CHECK_THROWS_AS(dropout2d(ones({2, 2}, i64), 0.5), DTypeError);
+}
+
 TEST_CASE("pooling and flattening") {
   const Tensor x = reshape(arange(1., 17.), {1, 1, 4, 4});
   CHECK(nn::MaxPool2d(2)(x).to_vector<double>() == std::vector<double>{6, 8, 14, 16});
@@ -274,6 +318,20 @@ TEST_CASE("pooling and flattening") {
   CHECK(nn::AvgPool2d(2, {.stride = 4, .padding = 1, .count_include_pad = false})(x)
             .to_vector<double>() == std::vector<double>{1, 4, 13, 16});
   CHECK(nn::AdaptiveAvgPool2d(1)(x).to_vector<double>() == std::vector<double>{8.5});
+  CHECK(nn::AdaptiveMaxPool2d({2, 1})(x).to_vector<double>() == std::vector<double>{8, 16});
+  const Tensor rows = reshape(arange(1., 9.), {1, 1, 8});
+  using Values = std::vector<double>;
+  CHECK(nn::MaxPool1d(3)(rows).to_vector<double>() == Values{3, 6});
+  CHECK(nn::MaxPool1d(2, {.stride = 3, .padding = 1, .dilation = 3, .ceil_mode = true})(rows)
+            .to_vector<double>() == Values{3, 6, 6});
+  CHECK(nn::AvgPool1d(2)(rows).to_vector<double>() == Values{1.5, 3.5, 5.5, 7.5});
+  CHECK(nn::AvgPool1d(3, {.stride = 4, .padding = 1})(rows).to_vector<double>() == Values{1, 5});
+  CHECK(nn::AvgPool1d(3, {.stride = 4, .padding = 1, .count_include_pad = false})(rows)
+            .to_vector<double>() == Values{1.5, 5});
+  CHECK(nn::AdaptiveAvgPool1d(2)(rows[0]).to_vector<double>() == Values{2.5, 6.5});
+  CHECK_THROWS_WITH_AS(
+      nn::AdaptiveAvgPool1d(2)(x),
+      "[adaptive_avg_pool1d] x is [1, 1, 4, 4] f32, of rank 4. It must have rank 3.", ShapeError);
   CHECK(nn::Flatten()(x).shape() == Shape{1, 16});
   CHECK(nn::Flatten(2)(x).shape() == Shape{1, 1, 16});
   CHECK(nn::Flatten(0, 2)(x).shape() == Shape{4, 4});
@@ -300,6 +358,104 @@ TEST_CASE("activations are the functions of the same name") {
                        UsageError);
   same(nn::Gelu("tanh"), gelu(x)), same(nn::Silu(), silu(x)), same(nn::Tanh(), halftone::tanh(x));
   same(nn::Sigmoid(), sigmoid(x)), same(nn::Softplus(2, 3), softplus(x, 2, 3));
+  same(nn::Softmax(0), softmax(x, 0)), same(nn::Glu(), glu(x)),
+      same(nn::Prelu(), prelu(x, full({1}, 0.25)));
+  CHECK(nn::Identity()(x).body() == x.body());
+  CHECK(nn::Glu(0)(ones({4, 3})).shape() == Shape{2, 3});
+}
+
+TEST_CASE("Prelu learns a slope for each channel") {
+  nn::Prelu layer(3, 0.5);
+  CHECK(layer.named_parameters()[0].first == "weight");
+  sum(layer(from({{-1, 2, -3}, {-4, 5, 6}}) * 1.0)).backward();
+  CHECK(layer.weight.grad().to_vector<double>() == std::vector<double>{-5, 0, -3});
+  CHECK_THROWS_WITH_AS(nn::Prelu(0), "[Prelu] num_parameters is 0. Use 1 or more.", UsageError);
+}
+
+TEST_CASE("ModuleList names its modules 0, 1, 2, ...") {
+  nn::ModuleList<> mixed(nn::Linear(3, 2), nn::Relu());
+  nn::Linear& last = mixed.add(nn::Linear(2, 2, false));
+  CHECK(mixed.size() == 3);
+  CHECK(&mixed[-1] == &last);
+  Tensor x = ones({1, 3});
+  for (const nn::Layer& layer : mixed) x = layer(x);
+  CHECK(x.shape() == Shape{1, 2});
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : mixed.named_parameters()) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"0.weight", "0.bias", "2.weight"});
+  nn::ModuleList<nn::Gru> cells;
+  for (int i = 0; i < 20; ++i) cells.add(nn::Gru(2, 2));
+  const nn::ModuleList<nn::Gru> moved(std::move(cells));
+  CHECK(moved[19](ones({1, 1, 2})).h.shape() == Shape{1, 1, 2});
+  CHECK(moved.named_parameters().back().first == "19.bias_hh_l0");
+  CHECK_THROWS_WITH_AS(mixed[3],
+                       "[ModuleList] there is no layer 3 among 3. Count from 0, or back from -1.",
+                       UsageError);
+  CHECK_THROWS_AS(nn::ModuleList<>()[0], UsageError);
+}
+
+TEST_CASE("WeightNorm and SpectralNorm: PyTorch's names, first values, clones") {
+  const auto names_of = [](const nn::Module& module) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : nn::state_dict(module)) names.push_back(name);
+    return names;
+  };
+  manual_seed(2);
+  nn::Linear plain(4, 3);
+  const std::vector<double> before = plain.weight.to_vector<double>();
+  nn::WeightNorm norm(std::move(plain));
+  CHECK(names_of(norm) == std::vector<std::string>{"bias", "parametrizations.weight.original0",
+                                                   "parametrizations.weight.original1"});
+  CHECK(norm.named_parameters().size() == 3);
+  CHECK(norm.original0.shape() == Shape{3, 1});
+  check_close(norm.weight(), before);
+  CHECK(nn::WeightNorm(nn::Conv2d(2, 3, 2), -1).original0.shape() == Shape{});
+  CHECK(nn::WeightNorm(nn::ConvTranspose1d(2, 3, 2), 1).original0.shape() == Shape{1, 3, 1});
+  CHECK_THROWS_AS(nn::WeightNorm(nn::Linear(2, 2), 2), ShapeError);
+  CHECK(nn::WeightNorm(nn::Embedding(4, 3)).part() == "embedding");
+
+  nn::SpectralNorm spectral(nn::Conv1d(2, 3, 2));
+  CHECK(names_of(spectral) == std::vector<std::string>{"bias", "parametrizations.weight.0._u",
+                                                       "parametrizations.weight.0._v",
+                                                       "parametrizations.weight.original"});
+  CHECK(spectral.named_parameters().size() == 2);
+  CHECK(nn::SpectralNorm(nn::ConvTranspose2d(2, 3, {4, 5})).u.shape() == Shape{3});
+  CHECK(nn::SpectralNorm(nn::Conv2d(2, 3, {4, 5}), {.dim = 2}).v.shape() == Shape{30});
+  CHECK_THROWS_WITH_AS(nn::SpectralNorm(nn::Linear(2, 2), {.n_power_iterations = 0}),
+                       "[SpectralNorm] n_power_iterations is 0. Use 1 or more.", UsageError);
+  // Many iterations find the largest singular value, and evaluation changes no buffer.
+  const Tensor x = rand({2, 2, 5});
+  for (int i = 0; i < 100; ++i) spectral(x);
+  const Tensor rows = reshape(spectral.weight(), {3, 4});
+  Tensor square = matmul(rows, transpose(rows, 0, 1));
+  for (int i = 0; i < 6; ++i) square = matmul(square, square);  // to the power 64
+  CHECK(std::pow(norm_of(square), 1.0 / 128) == doctest::Approx(1).epsilon(0.01));
+  spectral.eval();
+  const std::vector<double> u = spectral.u.to_vector<double>();
+  spectral(x);
+  CHECK(spectral.u.to_vector<double>() == u);
+  nn::SpectralNorm copy = nn::clone(spectral, nn::Conv1d(2, 3, 2));
+  CHECK(copy(x).to_vector<double>() == spectral(x).to_vector<double>());
+  // A checkpointed call repeats the iteration of the first run, and leaves its vectors.
+  const auto step = [&](nn::SpectralNorm<nn::Conv1d>& layer, bool checkpointed) {
+    layer.train(), layer.zero_grad();
+    const auto call = [&](const std::vector<Tensor>& in) { return layer(in[0]); };
+    const Tensor in = x.detach().set_requires_grad();
+    sum(halftone::square(checkpointed ? checkpoint(call, {in}) : call({in}))).backward();
+    std::vector<double> values = layer.original.grad().to_vector<double>();
+    for (const double value : layer.u.to_vector<double>()) values.push_back(value);
+    return values;
+  };
+  nn::load_state_dict(spectral, nn::state_dict(nn::SpectralNorm(nn::Conv1d(2, 3, 2))));
+  nn::load_state_dict(copy, nn::state_dict(spectral));
+  CHECK(step(copy, true) == step(spectral, false));
+  // Parameters train in a region, and two calls before one backward use vectors of their own.
+  spectral.train();
+  const Tensor loss = amp::autocast(bf16, [&] { return sum(spectral(x)) + sum(spectral(x)); });
+  loss.backward();
+  CHECK(spectral.original.grad().dtype() == f32);
+  spectral.to(f64);
+  CHECK(spectral(rand({2, 2, 5}, f64)).dtype() == f64);
 }
 
 TEST_CASE("Sequential") {
@@ -444,6 +600,157 @@ TEST_CASE("recurrent layers refuse inputs that do not fit") {
                        "[Lstm] h0 is [2, 2, 4] f32. It must be [1, 2, 4].", ShapeError);
   CHECK_THROWS_WITH_AS(nn::Lstm(3, 4)(rand({5, 2, 3}), {}, zeros({1, 2, 3})),
                        "[Lstm] c0 is [1, 2, 3] f32. It must be [1, 2, 4].", ShapeError);
+  CHECK_THROWS_WITH_AS(nn::Rnn(3, 4, {}, "sigmoid"),
+                       "[Rnn] nonlinearity is \"sigmoid\". Use \"tanh\" or \"relu\".", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Rnn(3, 4)(rand({0, 2, 3})),
+                       "[Rnn] x is [0, 2, 3] f32. It must have steps.", ShapeError);
+  CHECK_THROWS_WITH_AS(nn::Rnn(3, 4)(rand({5, 2, 3}), zeros({2, 2, 4})),
+                       "[Rnn] h0 is [2, 2, 4] f32. It must be [1, 2, 4].", ShapeError);
+  const Tensor x = rand({5, 2, 3});
+  CHECK_THROWS_WITH_AS(nn::Gru(3, 4)(x, {}, from({5, 0})),
+                       "[Gru] lengths[1] is 0. It must be from 1 to the 5 steps of x.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Lstm(3, 4)(x, {}, {}, from({6, 1})),
+                       "[Lstm] lengths[0] is 6. It must be from 1 to the 5 steps of x.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(nn::Rnn(3, 4)(x, {}, from({1, 2, 3})),
+                       "[Rnn] lengths is [3] i64. It must be integers [2].", ShapeError);
+  CHECK_THROWS_WITH_AS(nn::Rnn(3, 4)(x, {}, from({1.0, 2.0})),
+                       "[Rnn] lengths is [2] f32. It must be integers [2].", ShapeError);
+}
+
+TEST_CASE("an Rnn: names, shapes, precision") {
+  nn::Rnn rnn(3, 4, {.layers = 2, .batch_first = true, .bidirectional = true, .dropout = 0.5},
+              "relu");
+  CHECK(names_of(rnn) == names_of(nn::Lstm(3, 4, {.layers = 2, .bidirectional = true})));
+  CHECK(rnn.directions[2].weight_ih.shape() == Shape{4, 8});
+  const nn::RnnOutput result = rnn(rand({5, 7, 3}));
+  CHECK(result.y.shape() == Shape{5, 7, 8});
+  CHECK(result.h.shape() == Shape{4, 5, 4});
+  CHECK(rnn(rand({0, 7, 3})).y.shape() == Shape{0, 7, 8});
+  CHECK(amp::autocast(bf16, [&] { return rnn(rand({5, 7, 3})).y.dtype(); }) == bf16);
+}
+
+TEST_CASE("what stands after the end of a sequence is not read") {
+  manual_seed(4);
+  const Tensor lengths = cast(from({3, 5, 1}), i32);
+  const Tensor valid = unsqueeze(unsqueeze(arange(5), 1) < lengths, 2);
+  const Tensor x = randn({5, 3, 3});
+  const auto results = [&](const auto& layer, double padding) {
+    const Tensor in = where(valid, x, padding).set_requires_grad();
+    const_cast<std::remove_cvref_t<decltype(layer)>&>(layer).zero_grad();
+    std::vector<Tensor> out;
+    if constexpr (std::same_as<std::remove_cvref_t<decltype(layer)>, nn::Lstm>)
+      out = layer(in, {}, {}, lengths).tensors();
+    else out = layer(in, {}, lengths).tensors();
+    Tensor total = scalar(0);
+    for (const Tensor& y : out) total = total + sum(y * y);
+    total.backward();
+    out.push_back(in.grad());
+    for (const Tensor& p : layer.parameters()) out.push_back(p.grad());
+    std::vector<double> numbers;
+    for (const Tensor& y : out)
+      for (const double value : y.template to_vector<double>()) numbers.push_back(value);
+    return numbers;
+  };
+  const nn::RecurrentOptions both{.layers = 2, .bidirectional = true};
+  const auto check = [&](const auto& layer) {
+    const std::vector<double> want = results(layer, 0);
+    CHECK(std::ranges::all_of(want, [](double value) { return std::isfinite(value); }));
+    CHECK(results(layer, std::numeric_limits<double>::quiet_NaN()) == want);
+    CHECK(results(layer, std::numeric_limits<double>::infinity()) == want);
+  };
+  check(nn::Lstm(3, 4, both)), check(nn::Gru(3, 4, both));
+  check(nn::Rnn(3, 4, both)), check(nn::Rnn(3, 4, both, "relu"));
+  // States of a short sequence do not grow while a long one runs.
+  nn::Rnn growing(1, 1, {.bias = false}, "relu");
+  nn::init::constant(growing.directions[0].weight_hh, 1e10);
+  const Tensor ends = growing(ones({40, 2, 1}), {}, from({1, 2})).h;
+  sum(ends).backward();
+  CHECK(std::isfinite(growing.directions[0].weight_hh.grad().item()));
+}
+
+TEST_CASE("sequences of unequal length give what each gives alone") {
+  manual_seed(5);
+  const std::vector<int64_t> ends{3, 7, 1, 6};
+  const nn::RecurrentOptions both{.layers = 2, .bidirectional = true};
+  const auto near = [](const Tensor& a, const Tensor& b) {
+    REQUIRE(a.shape() == b.shape());
+    const std::vector<double> left = a.to_vector<double>(), right = b.to_vector<double>();
+    double largest = 0;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      CHECK(std::isfinite(left[i]));
+      largest = std::max(largest, std::abs(left[i] - right[i]));
+    }
+    CHECK(largest < 1e-4);
+  };
+  const auto check = [&](auto layer) {
+    constexpr bool lstm = std::same_as<decltype(layer), nn::Lstm>;
+    const auto run = [&](const Tensor& x, const Tensor& lengths) {
+      if constexpr (lstm) return layer(x, {}, {}, lengths).tensors();
+      else return layer(x, {}, lengths).tensors();
+    };
+    const auto gradients = [&](const std::vector<Tensor>& parts) {
+      layer.zero_grad();
+      Tensor total = scalar(0);
+      for (const Tensor& y : parts) total = total + sum(square(y));
+      total.backward();
+      std::vector<Tensor> result;
+      for (const Tensor& p : layer.parameters()) result.push_back(p.grad());
+      return result;
+    };
+    const Tensor x = randn({7, 4, 5});
+    const std::vector<Tensor> together = run(x, from_vector(ends, {4}));
+    std::vector<Tensor> alone;
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t end = ends[std::size_t(i)];
+      const std::vector<Tensor> one = run(slice(slice(x, 1, i, i + 1), 0, 0, end), {});
+      near(slice(slice(together[0], 1, i, i + 1), 0, 0, end), one[0]);
+      for (std::size_t k = 1; k < one.size(); ++k) near(slice(together[k], 1, i, i + 1), one[k]);
+      alone.insert(alone.end(), one.begin(), one.end());
+    }
+    const std::vector<Tensor> got = gradients(together), want = gradients(alone);
+    for (std::size_t i = 0; i < got.size(); ++i) near(got[i] / 100, want[i] / 100);
+  };
+  // States of 37 numbers: whole vectors and a rest.
+  check(nn::Lstm(5, 37, both)), check(nn::Gru(5, 37, both));
+  check(nn::Rnn(5, 37, both)), check(nn::Rnn(5, 37, both, "relu"));
+}
+
+TEST_CASE("sequences of unequal length: shorter dtypes, second gradients") {
+  const Tensor lengths = from({2, 4});
+  for (const DType dtype : {bf16, f16}) {
+    nn::Lstm lstm(3, 21, {.bidirectional = true});
+    lstm.to(dtype);
+    const nn::LstmOutput result = lstm(randn({4, 2, 3}, dtype), {}, {}, lengths);
+    (sum(result.y) + sum(result.c)).backward();
+    for (const double value : lstm.directions[1].weight_hh.grad().to_vector<double>())
+      CHECK(std::isfinite(value));
+    for (const Tensor& y : result.tensors()) {
+      CHECK(y.dtype() == dtype);
+      for (const double value : y.to_vector<double>()) CHECK(std::isfinite(value));
+    }
+    CHECK(sum(slice(select(result.y, 1, 0), 0, 2, 4)).item() == 0);
+  }
+  nn::Lstm lstm(2, 2, {.bidirectional = true});
+  nn::Rnn rnn(2, 2, {.bidirectional = true});
+  lstm.to(f64), rnn.to(f64);
+  const Tensor x = randn({4, 2, 2}, f64).set_requires_grad();
+  const auto penalty = [&](const Tensor& in) {
+    const nn::LstmOutput result = lstm(in, {}, {}, lengths);
+    const Tensor y = sum(result.y) + sum(result.c * result.h) + sum(rnn(in, {}, lengths).y);
+    return sum(square(autograd::grad(y, {in}, {.create_graph = true})[0]));
+  };
+  penalty(x).backward();
+  const std::vector<double> got = x.grad().to_vector<double>();
+  const double h = 1e-5;
+  for (const int64_t i : {0, 5, 9, 11, 15}) {
+    const Tensor step = reshape(cast(arange(16) == i, f64), x.shape()) * h;
+    const auto at = [&](const Tensor& in) {
+      return penalty(in.detach().set_requires_grad()).item();
+    };
+    CHECK(got[std::size_t(i)] ==
+          doctest::Approx((at(x.detach() + step) - at(x.detach() - step)) / (2 * h)).epsilon(1e-5));
+  }
 }
 
 }  // namespace halftone::test::rnn_test

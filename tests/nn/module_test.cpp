@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -360,6 +361,117 @@ TEST_CASE("a scope ends with an exception") {
   CHECK(CallScope::innermost() == nullptr);
 }
 
+/// x + maps of x and of memory: a module with two inputs, and a result of two tensors.
+struct Joined {
+  Tensor sum, product;
+  std::vector<Tensor> tensors() const { return {sum, product}; }
+};
+struct Cross final : nn::LayerOf<Joined(const Tensor& x, const Tensor& memory, int times)> {
+  nn::Linear map{3, 3};
+  Joined forward(const Tensor& x, const Tensor& memory, int times) const override {
+    return {map(x) * double(times) + memory, x * memory};
+  }
+  void describe(nn::Fields& field) override { field("map", map); }
+};
+
+TEST_CASE("a layer of several inputs has a scope, and may return a struct") {
+  Cross model;
+  const auto surveyor = std::make_shared<Surveyor>(model);
+  const CasterScope region(surveyor);
+  const Joined result = model(ones({2, 3}), ones({2, 3}), 2);
+  CHECK(result.product.shape() == Shape{2, 3});
+  CHECK(surveyor->seen == Words{"map/linear.0", "/affine.0", "/add.0", "/mul.0"});
+}
+
+TEST_CASE("observers see the inputs and the results of calls, until they are removed") {
+  nn::Sequential model(nn::Linear(3, 4), nn::Dropout(), nn::Linear(4, 2));
+  Words seen;
+  const auto observe = [&](nn::Module& module, const std::string& name) {
+    return module.on_forward([&seen, &module, name](const nn::Module& called,
+                                                    std::span<const Tensor> in,
+                                                    std::span<const Tensor> out) {
+      CHECK(&called == &module);
+      std::ostringstream line;
+      line << name;
+      for (const Tensor& x : in) x.defined() ? line << ' ' << described(x) : line << " none";
+      line << " ->";
+      for (const Tensor& y : out) line << ' ' << described(y);
+      seen.push_back(line.str());
+    });
+  };
+  nn::ForwardHandle whole = observe(model, "model"), first = observe(model[0], "first"),
+                    again = observe(model[0], "again");
+  const Tensor y = model(ones({2, 3}));
+  CHECK(seen == Words{"first [2, 3] f32 -> [2, 4] f32", "again [2, 3] f32 -> [2, 4] f32",
+                      "model [2, 3] f32 -> [2, 2] f32"});
+  const nn::ForwardHandle copy = first;
+  first.remove(), first.remove();
+  nn::ForwardHandle later = observe(model[0], "later");
+  nn::ForwardHandle(copy).remove();  // not another one
+  seen.clear();
+  nn::Sequential moved(std::move(model));
+  whole.remove();
+  moved(ones({1, 3}));
+  CHECK(seen == Words{"again [1, 3] f32 -> [1, 4] f32", "later [1, 3] f32 -> [1, 4] f32"});
+  again.remove(), later.remove();
+
+  seen.clear();
+  Cross cross;
+  observe(cross, "cross");
+  cross(ones({2, 3}), ones({3}), 1);
+  nn::Lstm lstm(3, 4);
+  observe(lstm, "lstm");
+  lstm(ones({5, 1, 3}));
+  nn::MultiheadAttention attention(4, 2);
+  observe(attention, "attention");
+  attention(ones({1, 2, 4}), AttentionOptions{.causal = true});
+  CHECK(seen ==
+        Words{"cross [2, 3] f32 [3] f32 -> [2, 3] f32 [2, 3] f32",
+              "lstm [5, 1, 3] f32 none none none -> [5, 1, 4] f32 [1, 1, 4] f32 [1, 1, 4] f32",
+              "attention [1, 2, 4] f32 [1, 2, 4] f32 [1, 2, 4] f32 -> [1, 2, 4] f32"});
+  CHECK_THROWS_WITH_AS(cross.on_forward({}),
+                       "[Module.on_forward] the observer is empty. Pass a function.", UsageError);
+  nn::ForwardHandle gone;
+  {
+    nn::Relu relu;
+    gone = observe(relu, "relu");
+  }
+  gone.remove();
+}
+
+TEST_CASE("observers see the calls of models that store keys and values") {
+  nn::models::Gpt gpt({.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .width = 4});
+  int calls = 0;
+  const auto count = [&](const nn::Module&, std::span<const Tensor>, std::span<const Tensor> out) {
+    calls += out.size() == 1 ? 1 : 100;
+  };
+  for (const auto& [name, module] : gpt.named_modules()) module->on_forward(count);
+  const NoGrad no_grad;
+  const Tensor tokens = zeros({1, 2}, i64);
+  gpt(tokens);
+  const int whole = std::exchange(calls, 0);
+  nn::models::KeyValueCache cache;
+  gpt(tokens, cache);
+  CHECK(calls == whole);
+}
+
+TEST_CASE("an observer may remove itself, and its operations belong to the module") {
+  Twice model;
+  const auto surveyor = std::make_shared<Surveyor>(model);
+  nn::ForwardHandle handle;
+  handle = model.on_forward(
+      [&](const nn::Module&, std::span<const Tensor>, std::span<const Tensor> out) {
+        exp(out[0]);
+        handle.remove();
+      });
+  const CasterScope region(surveyor);
+  model(ones({2, 3}));
+  CHECK(surveyor->seen.back() == "/exp.1");
+  surveyor->seen.clear();
+  model(ones({2, 3}));
+  CHECK(surveyor->seen.back() == "/add.0");
+}
+
 }  // namespace
 }  // namespace halftone::test::call_scope_test
 
@@ -472,6 +584,29 @@ TEST_CASE("state_dict holds parameters and buffers, without history, sharing dat
   CHECK_FALSE(state.at("0.weight").requires_grad());
   nn::init::constant(model.parameters()[0], 7);
   CHECK(state.at("0.weight").to_vector<double>() == std::vector<double>(4, 7));
+}
+
+/// Has a table that it can compute again.
+struct WithTable final : nn::Layer {
+  nn::Buffer table{arange(3.)}, count{zeros({})};
+  WithTable() { table.persistent = false; }
+  Tensor forward(const Tensor& x) const override { return x * table; }
+  void describe(nn::Fields& field) override { field("table", table), field("count", count); }
+};
+
+TEST_CASE("a buffer that is not persistent is in no file, but moves with the module") {
+  WithTable module;
+  CHECK(nn::state_dict(module).size() == 1);
+  CHECK(nn::state_dict(module).contains("count"));
+  CHECK(module.named_buffers().size() == 2);
+  nn::load_state_dict(module, {{"count", ones({})}});
+  CHECK_THROWS_AS(nn::load_state_dict(module, {{"count", ones({})}, {"table", ones({3})}}),
+                  UsageError);
+  WithTable copy = nn::clone(module);
+  CHECK_FALSE(copy.table.persistent);
+  CHECK(copy.count.persistent);
+  module.to(bf16);
+  CHECK(module.table.dtype() == bf16);
 }
 
 TEST_CASE("a file restores every value, also across dtypes") {

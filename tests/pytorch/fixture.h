@@ -85,6 +85,24 @@ class Inputs {
   NamedTensors tensors_;
 };
 
+/// Makes the inputs of the names of a module's parameters these parameters, so that they receive
+/// the gradients.
+class Taking final : public nn::Fields {
+ public:
+  Taking(nn::Module& module, const Inputs& in) : in_(in) { walk(module); }
+
+ private:
+  void parameter(const std::string& path, nn::Parameter& p) override {
+    CHECK_MESSAGE(in_[path].shape() == p.shape(), path);
+    static_cast<Tensor&>(p) = in_[path];
+  }
+  const Inputs& in_;
+};
+template <class M> M with_inputs(M module, const Inputs& in) {
+  const Taking taking(module, in);
+  return module;
+}
+
 using Call = std::function<Tensor(const Inputs&)>;
 using Calls = std::map<std::string, Call>;
 

@@ -117,6 +117,7 @@ TEST_CASE("pytorch: pools") {
       {"adaptive_uneven", adaptive_to({3, 5})},
       {"adaptive_global", adaptive_to(1)},
       {"adaptive_larger", adaptive_to({5, 7})},
+      {"adaptive_rows", [](const Inputs& in) { return adaptive_avg_pool1d(in["x"], 4); }},
   };
   CHECK(forgotten(cases, table) == "");
   compare_all(cases, table);
@@ -136,7 +137,71 @@ TEST_CASE("pytorch: normalizations of single samples") {
                          {"rms", rms_norm_over({10}, 1e-6)},
                          {"rms_plain", rms_norm_over({4, 5}, 1e-2)},
                      });
-  CHECK(cases.size() == 13);  // the others are batch norms
+  CHECK(cases.size() == 18);  // the others are batch, weight and spectral norms
+}
+
+TEST_CASE("pytorch: weight norm") {
+  const auto cases = load_cases("norm");
+  const Calls table{
+      {"weight_linear",
+       [](const Inputs& in) { return with_inputs(nn::WeightNorm(nn::Linear(4, 3)), in)(in["x"]); }},
+      {"weight_whole",
+       [](const Inputs& in) {
+         return with_inputs(nn::WeightNorm(nn::Linear(4, 3), -1), in)(in["x"]);
+       }},
+      {"weight_conv", [](const Inputs& in) {
+         return with_inputs(nn::WeightNorm(nn::Conv2d(2, 3, 2), 1), in)(in["x"]);
+       }}};
+  compare_all(cases, table);
+  const NamedTensors& stored = cases.at("weight_conv");
+  nn::Conv2d conv(2, 3, 2);
+  copy_into(conv.weight, stored.at("start"));
+  const nn::WeightNorm norm(std::move(conv), 1);
+  CHECK(difference(norm.original0, stored.at("length"), tolerance(f32, 6, 1)) == "");
+  CHECK(difference(norm.weight(), stored.at("start"), tolerance(f32, 6, 1)) == "");
+}
+
+namespace {
+/// Three training steps and one in evaluation. The tensors of step i are named x<i>, y<i>, ...
+template <class Layer>
+void compare_spectral_norm(const NamedTensors& stored, Layer layer, DType dtype) {
+  layer.to(dtype);
+  const std::string prefix = "parametrizations.weight.";
+  nn::load_state_dict(layer, {{"bias", stored.at("bias")},
+                              {prefix + "original", stored.at("original")},
+                              {prefix + "0._u", stored.at("_u")},
+                              {prefix + "0._v", stored.at("_v")}});
+  for (int step = 0; step < 4; ++step) {
+    CAPTURE(step);
+    const auto at = [&](const char* name) { return stored.at(name + std::to_string(step)); };
+    layer.train(step < 3);
+    layer.zero_grad();
+    const Tensor x = cast(at("x"), dtype).set_requires_grad();
+    const Tensor y = layer(x);
+    y.backward(cast(at("dy"), dtype));
+    const double allowed = tolerance(dtype, x.numel(), largest_magnitude(at("dw")));
+    CHECK(difference(y, at("y"), allowed) == "");
+    CHECK(difference(x.grad(), at("dx"), allowed) == "");
+    CHECK(difference(layer.original.grad(), at("dw"), allowed) == "");
+    CHECK(difference(layer.u, at("u"), allowed) == "");
+    CHECK(difference(layer.v, at("v"), allowed) == "");
+  }
+}
+}  // namespace
+
+TEST_CASE("pytorch: spectral norm and its vectors") {
+  const auto cases = load_cases("norm");
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    for (const DType dtype : {f64, f32}) {
+      CAPTURE(backend);
+      CAPTURE(facts(dtype).name);
+      compare_spectral_norm(cases.at("spectral_linear"), nn::SpectralNorm(nn::Linear(4, 3)), dtype);
+      compare_spectral_norm(
+          cases.at("spectral_transposed"),
+          nn::SpectralNorm(nn::ConvTranspose1d(2, 3, 2), {.n_power_iterations = 2}), dtype);
+    }
+  }
 }
 
 TEST_CASE("pytorch: batch norm and its running statistics") {

@@ -425,7 +425,10 @@ const std::pair<std::string, nn::RecurrentOptions> layouts[]{
     {"batch_first", {.batch_first = true}},
     {"two_layers", {.layers = 2}},
     {"bidirectional", {.bidirectional = true}},
-    {"everything", {.layers = 3, .batch_first = true, .bidirectional = true}}};
+    {"everything", {.layers = 3, .batch_first = true, .bidirectional = true}},
+    {"lengths", {}},
+    {"lengths_states", {}},
+    {"lengths_everything", {.layers = 3, .batch_first = true, .bidirectional = true}}};
 
 /// A floating tensor of the case, undefined if it does not exist; a leaf if its gradient is stored.
 Tensor leaf_of(const NamedTensors& stored, const std::string& name, DType dtype) {
@@ -437,25 +440,24 @@ Tensor leaf_of(const NamedTensors& stored, const std::string& name, DType dtype)
 
 template <class Layer>
 void compare_layer(const std::map<std::string, NamedTensors>& cases, const std::string& name,
-                   const nn::RecurrentOptions& options, DType dtype) {
+                   Layer layer, DType dtype) {
   CAPTURE(name);
   CAPTURE(facts(dtype).name);
   const NamedTensors& stored = cases.at(name);
-  Layer layer(3, 4, options);
   layer.to(dtype);
   nn::load_state_dict(layer, cases.at(name + "/state"));
   const Tensor x = leaf_of(stored, "x", dtype), h0 = leaf_of(stored, "h0", dtype),
-               c0 = leaf_of(stored, "c0", dtype);
+               c0 = leaf_of(stored, "c0", dtype), lengths = find(stored, "lengths");
   NamedTensors outputs;
   if constexpr (std::same_as<Layer, nn::Lstm>) {
-    const nn::LstmOutput result = layer(x, h0, c0);
+    const nn::LstmOutput result = layer(x, h0, c0, lengths);
     outputs = {{"y", result.y}, {"h", result.h}, {"c", result.c}};
   } else {
-    const nn::GruOutput result = layer(x, h0);
+    const nn::GruOutput result = layer(x, h0, lengths);
     outputs = {{"y", result.y}, {"h", result.h}};
   }
   // The longest path of a rounding error: through all steps of all layers, 5 terms in each sum.
-  const double allowed = tolerance(dtype, 5 * 5 * options.layers, 1);
+  const double allowed = tolerance(dtype, 5 * 5 * layer.options.layers, 1);
   Tensor total = scalar(0, dtype);
   for (const auto& [key, y] : outputs) {
     CAPTURE(key);
@@ -479,16 +481,25 @@ void compare_layer(const std::map<std::string, NamedTensors>& cases, const std::
 
 TEST_CASE("pytorch: recurrent layers") {
   const auto cases = load_cases("recurrent");
-  CHECK(cases.size() == 2 * 3 * std::size(layouts));
+  std::size_t compared = 0;
   for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     CAPTURE(backend);
     for (const auto& [name, options] : layouts)
       for (const DType dtype : {f64, f32}) {
-        compare_layer<nn::Lstm>(cases, "lstm_" + name, options, dtype);
-        compare_layer<nn::Gru>(cases, "gru_" + name, options, dtype);
+        compare_layer(cases, "lstm_" + name, nn::Lstm(3, 4, options), dtype);
+        compare_layer(cases, "gru_" + name, nn::Gru(3, 4, options), dtype);
+        compared += 2;
+        for (const char* nonlinearity : {"tanh", "relu"}) {
+          const std::string of_rnn = std::string(nonlinearity) + "_" + name;
+          if (!cases.contains(of_rnn)) continue;
+          compare_layer(cases, of_rnn, nn::Rnn(3, 4, options, nonlinearity), dtype);
+          ++compared;
+        }
       }
   }
+  // A case consists of three (itself, its state, its gradients), and was compared four times.
+  CHECK(4 * cases.size() == 3 * compared);
 }
 
 }  // namespace halftone::test::recurrent_test
@@ -551,6 +562,19 @@ nn::MultiheadAttention layer_of(const Inputs& in) {
   return layer;
 }
 
+Tensor padded(const Inputs& in) {
+  return layer_of(in)(in["x"], AttentionOptions{.mask = in["_m"]}, in["_p"]);
+}
+/// Two rows of keys: all of the first are seen, and those of the second from `first` up to `end`.
+Tensor hidden_but(int64_t size, int64_t first, int64_t end) {
+  const Tensor keys = arange(size);
+  return stack({keys < 0, logical_or(keys < first, keys >= end)});
+}
+nn::TransformerEncoderLayer encoder_layer(nn::TransformerEncoderLayerOptions options) {
+  options.dim_feedforward = 16, options.dropout = 0;
+  return {12, 3, options};
+}
+
 const Calls attentions{
     {"sdpa", [](const Inputs& in) { return sdpa(in, {}); }},
     {"sdpa_causal", [](const Inputs& in) { return sdpa(in, {.causal = true}); }},
@@ -561,6 +585,38 @@ const Calls attentions{
     {"mha_causal",
      [](const Inputs& in) { return layer_of(in)(in["x"], AttentionOptions{.causal = true}); }},
     {"mha_cross", [](const Inputs& in) { return layer_of(in)(in["q"], in["k"], in["v"]); }},
+    {"mha_padding", padded},
+    {"mha_padding_mask", padded},
+    {"mha_padding_added_mask", padded},
+    {"mha_added_padding", padded},
+    {"mha_added_padding_mask", padded},
+    {"mha_widths",
+     [](const Inputs& in) {
+       return with_inputs(nn::MultiheadAttention(12, 3, {.kdim = 8, .vdim = 10}), in)(
+           in["q"], in["k"], in["v"]);
+     }},
+    {"mha_kdim",
+     [](const Inputs& in) {
+       return with_inputs(nn::MultiheadAttention(12, 3, {.bias = false, .kdim = 8}), in)(
+           in["q"], in["k"], in["v"], {}, hidden_but(7, 2, 7));
+     }},
+    {"encoder_layer", [](const Inputs& in) { return with_inputs(encoder_layer({}), in)(in["x"]); }},
+    {"encoder_layer_norm_first",
+     [](const Inputs& in) {
+       auto layer =
+           encoder_layer({.activation = "gelu", .layer_norm_eps = 1e-3, .norm_first = true});
+       return with_inputs(std::move(layer), in)(in["x"], {}, hidden_but(5, 0, 3));
+     }},
+    {"encoder_layer_no_bias",
+     [](const Inputs& in) {
+       return with_inputs(encoder_layer({.bias = false}), in)(in["x"], {.causal = true});
+     }},
+    {"encoder",
+     [](const Inputs& in) {
+       nn::TransformerEncoder encoder(
+           2, 12, 3, {.dim_feedforward = 16, .dropout = 0, .norm_first = true}, true);
+       return with_inputs(std::move(encoder), in)(in["x"], {.causal = true}, hidden_but(5, 0, 3));
+     }},
 };
 }  // namespace
 
@@ -586,6 +642,76 @@ TEST_CASE("MultiheadAttention: names, first values, dropout") {
   CHECK_THROWS_WITH_AS(nn::MultiheadAttention(6, 0),
                        "[MultiheadAttention] heads is 0. Use 1 or more.", UsageError);
   CHECK_THROWS_AS(nn::MultiheadAttention(6, 4), ShapeError);
+}
+
+TEST_CASE("MultiheadAttention: padding, other widths, errors") {
+  manual_seed(0);
+  nn::MultiheadAttention layer(4, 2);
+  nn::init::normal(layer.out_proj.bias);
+  Tensor x = randn({2, 3, 4}).set_requires_grad();
+  const Tensor padding = stack({arange(3) >= 2, arange(3) >= 0});
+  // All keys of the second row are hidden: as PyTorch without need_weights.
+  const std::vector<float> bias = layer.out_proj.bias.to_vector<float>();
+  const float none = -std::numeric_limits<float>::infinity();
+  for (const Tensor& mask : {Tensor{}, arange(3) >= 0, zeros({3, 3})})
+    for (const Tensor& hidden : {padding, where(padding, none, zeros({2, 3}))}) {
+      const Tensor y = layer(x, {.mask = mask}, hidden);
+      CHECK(y[1][2].to_vector<float>() == bias);
+      CHECK(y[0][2].to_vector<float>() != bias);
+      x.set_grad(Tensor{}), sum(y * y).backward();
+      for (const double value : x.grad().to_vector<double>()) CHECK(std::isfinite(value));
+      CHECK(largest_magnitude(x.grad()[1]) == 0);
+    }
+  const Tensor mask = zeros({3, 3}).set_requires_grad();
+  sum(square(layer(x, {.mask = mask}, padding))).backward();
+  CHECK(largest_magnitude(mask.grad()) > 0);
+  CHECK_THROWS_WITH_AS(layer(x, {.mask = mask, .causal = true}, padding),
+                       doctest::Contains("causal and a mask are both given"), UsageError);
+  CHECK_THROWS_WITH_AS(layer(x, AttentionOptions{}, zeros({3, 2})),
+                       "[MultiheadAttention] key_padding_mask is [3, 2] f32. It must be [2, 3].",
+                       ShapeError);
+  CHECK_THROWS_AS(layer(x, AttentionOptions{}, zeros({2, 3}, i64)), DTypeError);
+  CHECK_THROWS_WITH_AS(layer(x[0]),
+                       "[MultiheadAttention] query is [3, 4] f32, of rank 2. It must have rank 3.",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(nn::MultiheadAttention(4, 2, {.vdim = -3}),
+                       "[MultiheadAttention] vdim is -3. Use 1 or more.", UsageError);
+  const nn::MultiheadAttention wide(4, 2, {.kdim = 4, .vdim = 30});
+  CHECK(wide.named_parameters()[0].first == "q_proj_weight");
+  CHECK(wide.v_proj_weight.shape() == Shape{4, 30});
+  CHECK(largest_magnitude(wide.v_proj_weight) > 0.9 * std::sqrt(6.0 / 34));
+  CHECK_FALSE(wide.in_proj_weight.defined());
+  CHECK_THROWS_AS(wide(x), ShapeError);
+}
+
+TEST_CASE("transformer encoders: names, modes, dropout, errors") {
+  manual_seed(0);
+  nn::TransformerEncoder encoder(2, 8, 2, {.dim_feedforward = 16, .dropout = 0.5}, true);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : encoder.layers[1].named_parameters()) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"self_attn.in_proj_weight", "self_attn.in_proj_bias",
+                                          "self_attn.out_proj.weight", "self_attn.out_proj.bias",
+                                          "linear1.weight", "linear1.bias", "linear2.weight",
+                                          "linear2.bias", "norm1.weight", "norm1.bias",
+                                          "norm2.weight", "norm2.bias"});
+  CHECK(encoder.named_parameters()[12].first == "layers.1.self_attn.in_proj_weight");
+  CHECK(encoder.named_parameters().back().first == "norm.bias");
+  CHECK(encoder.layers[0].linear1.weight.to_vector<float>() !=
+        encoder.layers[1].linear1.weight.to_vector<float>());
+  const Tensor x = randn({2, 3, 8});
+  CHECK(encoder(x).to_vector<float>() != encoder(x).to_vector<float>());
+  encoder.eval();
+  CHECK(encoder(x).to_vector<float>() == encoder(x).to_vector<float>());
+  CHECK(amp::autocast(bf16, [&] { return encoder.layers[0](x).dtype(); }) == f32);  // as a norm's
+  nn::Sequential model(nn::Linear(8, 8), std::move(encoder), nn::Linear(8, 2));
+  CHECK(model(x).shape() == Shape{2, 3, 2});
+  CHECK_THROWS_WITH_AS(
+      nn::TransformerEncoderLayer(8, 2, {.activation = "tanh"}),
+      "[TransformerEncoderLayer] activation is \"tanh\". Use \"relu\" or \"gelu\".", UsageError);
+  CHECK_THROWS_WITH_AS(nn::TransformerEncoder(0, 8, 2),
+                       "[TransformerEncoder] the number of layers is 0. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_AS(nn::TransformerEncoderLayer(8, 3), ShapeError);
 }
 
 }  // namespace halftone::test::attention_test
