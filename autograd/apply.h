@@ -107,9 +107,23 @@ using AllOps = Concat<ElementwiseOps, StructuredOps>;
 /// lists: their inputs are cast before the first of those operations.
 namespace composed {
 inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
-inline constexpr OpInfo triplet_margin_loss{
-    "triplet_margin_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
-inline constexpr const OpInfo* all[]{&einsum, &triplet_margin_loss};
+constexpr OpInfo loss(std::string_view name, CastClass asked = CastClass::full_precision) {
+  return {name, asked, cast_reason::loss, {.is_loss = true}};
+}
+inline constexpr OpInfo triplet_margin_loss = loss("triplet_margin_loss");
+inline constexpr OpInfo cosine_embedding_loss = loss("cosine_embedding_loss");
+inline constexpr OpInfo margin_ranking_loss = loss("margin_ranking_loss");
+inline constexpr OpInfo hinge_embedding_loss = loss("hinge_embedding_loss");
+inline constexpr OpInfo poisson_nll_loss = loss("poisson_nll_loss");
+/// On PyTorch's list for the CPU alone.
+inline constexpr OpInfo ctc_loss = loss("ctc_loss", CastClass::as_is);
+inline constexpr const OpInfo* all[]{&einsum,
+                                     &triplet_margin_loss,
+                                     &cosine_embedding_loss,
+                                     &margin_ranking_loss,
+                                     &hinge_embedding_loss,
+                                     &poisson_nll_loss,
+                                     &ctc_loss};
 }  // namespace composed
 
 /// Base of operations that users define outside the library: exempt from the catalog.
