@@ -816,7 +816,9 @@ StrategyBytes predicted_bytes(const Policy& strategy, nn::Module& model,
           own.companion += elements[i] * companion(strategy.form, dtype);
         if (!x.requires_grad()) continue;
         own.gradient += elements[i] * (ranks == 1 || dtype == f64 ? size_of(dtype) : size_of(f32));
-        own.optimizer_state += elements[i] * state_size * optimizer.state_tensors(group, x);
+        // A rank has the state of its part of the elements.
+        own.optimizer_state += state_size * optimizer.state_elements(group, x) * elements[i] /
+                               std::max<int64_t>(x.numel(), 1);
       }
     return own;
   };

@@ -315,7 +315,8 @@ using optim::NamedTensors;
 /// "optimizer.master.3".
 std::optional<std::size_t> TogetherRoute::parameter_of_entry(std::string_view name) const {
   constexpr std::string_view prefix = "optimizer.", states = "state.";
-  if (!has_parts() || !name.starts_with(prefix) || name.ends_with(".step")) return {};
+  if (!has_parts() || !name.starts_with(prefix)) return {};
+  if (name.ends_with(".step") || name.ends_with(".mu_product")) return {};  // one number
   name.remove_prefix(prefix.size());
   const std::string_view companion = facts(core_.strategy.form).companion;
   const bool is_state = name.starts_with(states);

@@ -114,14 +114,30 @@ using AllOps = Concat<ElementwiseOps, StructuredOps>;
 /// lists: their inputs are cast before the first of those operations.
 namespace composed {
 inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
-inline constexpr OpInfo triplet_margin_loss{
-    "triplet_margin_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
+constexpr OpInfo loss(std::string_view name, CastClass asked = CastClass::full_precision) {
+  return {name, asked, cast_reason::loss, {.is_loss = true}};
+}
+inline constexpr OpInfo triplet_margin_loss = loss("triplet_margin_loss");
+inline constexpr OpInfo cosine_embedding_loss = loss("cosine_embedding_loss");
+inline constexpr OpInfo margin_ranking_loss = loss("margin_ranking_loss");
+inline constexpr OpInfo hinge_embedding_loss = loss("hinge_embedding_loss");
+inline constexpr OpInfo poisson_nll_loss = loss("poisson_nll_loss");
+/// On PyTorch's list for the CPU alone.
+inline constexpr OpInfo ctc_loss = loss("ctc_loss", CastClass::as_is);
 inline constexpr OpInfo index_put{"index_put", CastClass::widest_input,
                                   cast_reason::several_inputs};
 inline constexpr OpInfo index_copy{"index_copy", CastClass::as_is, cast_reason::moves};
 inline constexpr OpInfo grid_sample{"grid_sample", CastClass::widest_input,
                                     cast_reason::two_inputs};
-inline constexpr const OpInfo* all[]{&einsum, &triplet_margin_loss, &index_put, &index_copy,
+inline constexpr const OpInfo* all[]{&einsum,
+                                     &triplet_margin_loss,
+                                     &cosine_embedding_loss,
+                                     &margin_ranking_loss,
+                                     &hinge_embedding_loss,
+                                     &poisson_nll_loss,
+                                     &ctc_loss,
+                                     &index_put,
+                                     &index_copy,
                                      &grid_sample};
 }  // namespace composed
 

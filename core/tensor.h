@@ -67,7 +67,7 @@ class Dims {
 
   Dims() = default;
   Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
-  explicit Dims(std::span<const int64_t> values);
+  Dims(std::span<const int64_t> values);
   static Dims filled(int rank, int64_t value);
 
   int rank() const { return rank_; }

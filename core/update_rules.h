@@ -325,7 +325,144 @@ struct Lion {
   }
 };
 
-// --- parts of optimizers that are not elementwise: these do not change the weight
+/// torch.optim.Adagrad (Duchi et al. 2011); state[0] = sum of squares, from `initial` on
+struct Adagrad {
+  double lr_decay = 0, weight_decay = 0, initial = 0, eps = 1e-10;
+
+  using Kinds = StateMasks<1>;
+  StateMask states() const { return 1; }
+  template <class C> struct Numbers {
+    C lr, weight_decay, initial, eps;
+    bool first;
+  };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t before) const {
+    return {C(lr / (1 + double(before) * lr_decay)), C(weight_decay), C(initial), C(eps),
+            before == 0};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& weight, C* state) {
+    const C g = gradient + n.weight_decay * weight;
+    state[0] = (n.first ? n.initial : state[0]) + g * g;
+    weight -= n.lr * g / (math::sqrt(state[0]) + n.eps);
+  }
+};
+
+/// torch.optim.NAdam (Dozat 2016): Adam with Nesterov's momentum, whose factor mu grows with the
+/// steps; state[0], state[1] = moments
+struct NAdam {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
+  bool decoupled = false;
+
+  /// Returns mu of step t, counted from 1.
+  HT_HD double mu(double t) const {
+    return beta1 * (1 - 0.5 * math::pow(0.96, t * momentum_decay));
+  }
+  /// Returns the product of mu of the steps 1 to t. The loop is short: it ends when the product
+  /// no longer changes 1 - product, or when mu no longer differs from beta1.
+  HT_HD double mu_product(int64_t t) const {
+    double product = 1;
+    for (int64_t i = 1; i <= t && product > 1e-20; ++i) {
+      const double next = mu(double(i));
+      if (next == beta1) return product * math::pow(beta1, double(t - i + 1));
+      product *= next;
+    }
+    return product;
+  }
+
+  using Kinds = StateMasks<3>;
+  StateMask states() const { return 3; }
+  template <class C> struct Numbers {
+    C own, ahead, decay, l2, rest1, beta2, rest2, inverse_root, eps;
+  };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t before) const {
+    const auto t = double(before + 1);
+    const double product = mu_product(before + 1), now = mu(t), next = mu(t + 1);
+    return {C(lr * (1 - now) / (1 - product)),
+            C(lr * next / (1 - product * next)),
+            decoupled ? C(1 - lr * weight_decay) : C(1),
+            decoupled ? C(0) : C(weight_decay),
+            C(1 - beta1),
+            C(beta2),
+            C(1 - beta2),
+            C(1 / math::sqrt(1 - math::pow(beta2, t))),
+            C(eps)};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& weight, C* state) {
+    const C g = gradient + n.l2 * weight;
+    state[0] += n.rest1 * (g - state[0]);
+    state[1] = n.beta2 * state[1] + n.rest2 * g * g;
+    const C denominator = math::sqrt(state[1]) * n.inverse_root + n.eps;
+    weight = weight * n.decay - (n.own * g + n.ahead * state[0]) / denominator;
+  }
+};
+
+/// torch.optim.RAdam (Liu et al. 2020): Adam that leaves out the second moment in the first steps,
+/// while its variance is unknown, and then corrects for it; state[0], state[1] = moments
+struct RAdam {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false;
+
+  using Kinds = StateMasks<3>;
+  StateMask states() const { return 3; }
+  template <class C> struct Numbers {
+    C step, decay, l2, rest1, beta2, rest2, eps;
+    bool adaptive;
+  };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t before) const {
+    const auto t = double(before + 1);
+    const double power = math::pow(beta2, t), rest = 1 - power, most = 2 / (1 - beta2) - 1;
+    const double rho = most - 2 * t * power / rest;
+    const bool adaptive = rho > 5;
+    const double step = lr / (1 - math::pow(beta1, t));
+    const double rectified =
+        adaptive ? math::sqrt(rest * (rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho))
+                 : 1;
+    return {C(step * rectified),
+            decoupled ? C(1 - lr * weight_decay) : C(1),
+            decoupled ? C(0) : C(weight_decay),
+            C(1 - beta1),
+            C(beta2),
+            C(1 - beta2),
+            C(eps),
+            adaptive};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& weight, C* state) {
+    const C g = gradient + n.l2 * weight;
+    state[0] += n.rest1 * (g - state[0]);
+    state[1] = n.beta2 * state[1] + n.rest2 * g * g;
+    weight =
+        weight * n.decay - n.step * state[0] / (n.adaptive ? math::sqrt(state[1]) + n.eps : C(1));
+  }
+};
+
+// --- parts of optimizers that are not elementwise: most do not change the weight
+
+/// The parts of torch.optim.Adafactor (Shazeer & Stern 2018) that depend on the number of steps.
+/// `average`: the weight is an average of squares, and moves towards the gradient, new squares.
+/// Otherwise a weight decays and moves along its direction, the gradient.
+struct Adafactor {
+  double beta2_decay = -0.8, weight_decay = 0;
+  bool average = false;
+
+  using Kinds = StateMasks<0>;
+  StateMask states() const { return 0; }
+  template <class C> struct Numbers { C keep, take; };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t before) const {
+    const auto t = double(before + 1);
+    if (average) {
+      const double take = math::pow(t, beta2_decay);
+      return {C(1 - take), C(take)};
+    }
+    const double most = 1 / math::sqrt(t);
+    return {C(1 - lr * weight_decay), C(lr < most ? -lr : -most)};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& weight, C* /*state*/) {
+    weight = n.keep * weight + n.take * gradient;
+  }
+};
 
 /// Adam's step before its length is known, for LAMB (You et al. 2020, algorithm 2); state[0],
 /// state[1] = moments, state[2] receives the direction, decay included
@@ -395,7 +532,8 @@ requires(!R::moves_weight) inline constexpr bool moves_weight<R> = false;
 }  // namespace rule
 
 using UpdateRules = TypeList<rule::Sgd, rule::Adam, rule::Rmsprop, rule::Lion, rule::AdamDirection,
-                             rule::MomentumDirection, rule::ReadWeight>;
+                             rule::MomentumDirection, rule::ReadWeight, rule::Adagrad, rule::NAdam,
+                             rule::RAdam, rule::Adafactor>;
 
 /// A rule as backends receive it: its index in the list and its options.
 class UpdateRule {

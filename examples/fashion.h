@@ -46,7 +46,8 @@ double accuracy_of(const Model& model, const halftone::data::ByteImages& dataset
 }
 
 inline std::vector<std::string> optimizer_names() {
-  return {"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"};
+  return {"adamw", "adam",  "sgd",       "rmsprop", "lion", "adagrad",
+          "nadam", "radam", "adafactor", "lamb",    "muon"};
 }
 
 /// Returns an optimizer with options that suit LeNet on Fashion-MNIST. `lr`: the highest learning
@@ -66,6 +67,16 @@ inline std::unique_ptr<halftone::optim::Optimizer> make_optimizer(
   if (name == "lion")
     return std::make_unique<optim::Lion>(
         parameters, optim::LionOptions{.lr = or_usual(3e-4), .weight_decay = 0.05});
+  if (name == "adagrad")
+    return std::make_unique<optim::Adagrad>(parameters,
+                                            optim::AdagradOptions{.lr = or_usual(1e-2)});
+  if (name == "nadam")
+    return std::make_unique<optim::NAdam>(parameters, optim::NAdamOptions{.lr = or_usual(2e-3)});
+  if (name == "radam")
+    return std::make_unique<optim::RAdam>(parameters, optim::RAdamOptions{.lr = or_usual(2e-3)});
+  if (name == "adafactor")
+    return std::make_unique<optim::Adafactor>(parameters,
+                                              optim::AdafactorOptions{.lr = or_usual(2e-2)});
   if (name == "lamb")
     return std::make_unique<optim::Lamb>(
         parameters, optim::LambOptions{.lr = or_usual(1e-2), .weight_decay = 0.05});

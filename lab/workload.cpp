@@ -403,13 +403,18 @@ Made with_momentum(std::vector<Tensor> parameters, double lr) {
                                       optim::SgdOptions{.lr = lr, .momentum = 0.9});
 }
 
-constexpr NamedOptimizer optimizers[] = {{"adamw", made<optim::AdamW, optim::AdamWOptions>},
-                                         {"adam", made<optim::Adam, optim::AdamOptions>},
-                                         {"sgd", with_momentum},
-                                         {"rmsprop", made<optim::Rmsprop, optim::RmspropOptions>},
-                                         {"lion", made<optim::Lion, optim::LionOptions>},
-                                         {"lamb", made<optim::Lamb, optim::LambOptions>},
-                                         {"muon", made<optim::Muon, optim::MuonOptions>}};
+constexpr NamedOptimizer optimizers[] = {
+    {"adamw", made<optim::AdamW, optim::AdamWOptions>},
+    {"adam", made<optim::Adam, optim::AdamOptions>},
+    {"sgd", with_momentum},
+    {"rmsprop", made<optim::Rmsprop, optim::RmspropOptions>},
+    {"lion", made<optim::Lion, optim::LionOptions>},
+    {"adagrad", made<optim::Adagrad, optim::AdagradOptions>},
+    {"nadam", made<optim::NAdam, optim::NAdamOptions>},
+    {"radam", made<optim::RAdam, optim::RAdamOptions>},
+    {"adafactor", made<optim::Adafactor, optim::AdafactorOptions>},
+    {"lamb", made<optim::Lamb, optim::LambOptions>},
+    {"muon", made<optim::Muon, optim::MuonOptions>}};
 
 struct NamedSchedule {
   std::string_view name;

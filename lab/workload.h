@@ -90,7 +90,7 @@ struct Choices {
   std::filesystem::path from{};  // see trained_state()
 };
 
-/// Returns adamw, adam, sgd, rmsprop, lion, lamb, muon.
+/// Returns adamw, adam, sgd, rmsprop, lion, adagrad, nadam, radam, adafactor, lamb, muon.
 std::span<const std::string_view> optimizer_names();
 /// Returns constant, linear, cosine, warm_up_cosine, one_cycle.
 std::span<const std::string_view> schedule_names();

@@ -177,6 +177,14 @@ int64_t StatefulOptimizer::steps_before(const ParameterState& state) const {
   return state.tensors[0].defined() ? 1 : 0;
 }
 
+int64_t StatefulOptimizer::state_elements(int group, const Tensor& parameter) const {
+  const DynamicStates needed{needed_state(group, parameter)};
+  int64_t elements = 0;
+  for (int i = 0; i < 3; ++i)
+    if (needed.has(i)) elements += numel_of(state_shape(std::size_t(i), parameter));
+  return elements;
+}
+
 /// Creates missing state, and adds it to `made`; moves it with a parameter that changed its device.
 void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state,
                                 std::vector<Tensor*>& made) const {
@@ -191,7 +199,9 @@ void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterSta
     } else if (needed.has(int(i))) {
       require_not_capturing(parameter);
       const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
-      Tensor zeros = empty_like(parameter, dtype);
+      const Shape shape = state_shape(i, parameter);
+      Tensor zeros = shape == parameter.shape() ? empty_like(parameter, dtype)
+                                                : empty(shape, dtype, parameter.device());
       backend_for(zeros).fill(0, zeros);
       made.push_back(&tensor);
       tensor = std::move(zeros);
@@ -227,9 +237,7 @@ std::string problem_in(const std::function<void()>& check) {
   try {
     check();
     return {};
-  } catch (const Error& error) {
-    return std::string(error.problem());
-  }
+  } catch (const Error& error) { return std::string(error.problem()); }
 }
 
 void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype) {
@@ -442,6 +450,8 @@ NamedTensors StatefulOptimizer::state_dict() const {
       const bool untouched = state.count.defined() && steps == 0;
       if (layout_.has_step && steps > 0)
         result[state_name(position, "step")] = scalar(double(steps), i64);
+      if (!layout_.computed.empty() && steps > 0)
+        result[state_name(position, layout_.computed)] = scalar(computed_state(g, steps), f32);
       for (std::size_t i = 0; i < layout_.names.size() && !untouched; ++i) {
         if (state.tensors[i].defined())
           result[state_name(position, layout_.names[i])] = state.tensors[i];
@@ -481,11 +491,12 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
     const auto named = [&](std::string_view name) { return state_name(position, name); };
     for (std::size_t i = 0; i < layout_.names.size(); ++i) {
       if (layout_.names[i].empty()) continue;
-      state.tensors[i] = reader.take(named(layout_.names[i]), parameter.shape());
+      state.tensors[i] = reader.take(named(layout_.names[i]), state_shape(i, parameter));
       if (state.tensors[i].defined() && !detail::is_state_dtype(state.tensors[i].dtype()))
         reader.report(named(layout_.names[i]), " is ", state.tensors[i].dtype(),
                       " instead of f64, f32, f16 or bf16");
     }
+    if (!layout_.computed.empty()) reader.take(named(layout_.computed), {});
     const Tensor steps = layout_.has_step ? reader.take(named("step"), {}) : Tensor{};
     const auto& tensors = state.tensors;
     const bool any =
@@ -497,8 +508,10 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
         reader.report(named("step"), " is ", count, " instead of a whole number from 0 below 2^53");
     }
     if (any && layout_.has_step && !steps.defined()) reader.report(named("step"), " is missing");
+    const DynamicStates needed{needed_state(g, parameter)};
     for (std::size_t i = 0; any && i < layout_.essential; ++i) {
-      if (!tensors[i].defined()) reader.report(named(layout_.names[i]), " is missing");
+      if (needed.has(int(i)) && !tensors[i].defined())
+        reader.report(named(layout_.names[i]), " is missing");
     }
     ++position;
   }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <concepts>
 #include <functional>
 #include <optional>
@@ -56,11 +55,14 @@ class OptionFields {
 /// The state tensors of one parameter, as the state dictionary names them.
 struct StateLayout {
   std::array<std::string_view, 3> names{};  // PyTorch's; "" for absent ones
-  std::size_t essential = 0;                // the first n exist from the first step on
-  bool has_step = true;                     // PyTorch's state has a `step`
+  std::size_t essential = 0;  // the first n exist from the first step on, if they are needed
+  bool has_step = true;       // PyTorch's state has a `step`
   /// Whether an update depends on the number of steps before it: then parameters that differ in it
   /// are updated separately. Without has_step: on whether there were any.
   bool numbered = true;
+  /// A number in PyTorch's state that follows from the step, "" for none. It is saved for PyTorch;
+  /// loading computes it anew.
+  std::string_view computed{};
 };
 
 /// The state and functions of all optimizers of this folder, independent of their options.
@@ -76,9 +78,7 @@ class StatefulOptimizer : public Optimizer {
     require_group(group);
     return groups_[std::size_t(group)].parameters;
   }
-  int64_t state_tensors(int group, const Tensor& parameter) const override {
-    return std::popcount(needed_state(group, parameter));
-  }
+  int64_t state_elements(int group, const Tensor& parameter) const override;
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
@@ -120,6 +120,12 @@ class StatefulOptimizer : public Optimizer {
   /// Return the state tensors that the options of a group need, and the dtype they ask for, if any.
   virtual StateMask needed_state(int group, const Tensor& parameter) const = 0;
   virtual std::optional<DType> state_dtype(int group) const = 0;
+  /// Returns the shape of state tensor i: the parameter's, unless overridden.
+  virtual Shape state_shape(std::size_t /*i*/, const Tensor& parameter) const {
+    return parameter.shape();
+  }
+  /// Returns the number that StateLayout::computed names.
+  virtual double computed_state(int /*group*/, int64_t /*steps*/) const { return 0; }
   /// Returns whether a group moves along its gradients instead of against them.
   virtual bool maximizes(int group) const = 0;
   /// Makes one step for the slots of a batch: one backend call for an elementwise optimizer, any
@@ -245,6 +251,11 @@ template <class Options> class ElementwiseOptimizer final : public GroupedOptimi
   void update(int group, const StatefulOptimizer::Batch& batch, Backend& backend) override {
     const Options& options = this->options_of(group);
     backend.update(batch.slots, batch.call(options.rule(), options.lr));
+  }
+  double computed_state(int group, int64_t steps) const override {
+    if constexpr (requires(const Options& options) { options.computed(steps); })
+      return this->options_of(group).computed(steps);
+    else return 0;
   }
 };
 

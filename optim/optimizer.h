@@ -151,8 +151,8 @@ class Optimizer {
   /// instead.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// Returns the number of state tensors of its size for a parameter of a group: Adam 2.
-  virtual int64_t state_tensors(int /*group*/, const Tensor& /*parameter*/) const { return 0; }
+  /// Returns the number of elements of the state of a parameter of a group: of Adam, twice its own.
+  virtual int64_t state_elements(int /*group*/, const Tensor& /*parameter*/) const { return 0; }
   virtual void set_lr(double lr, int group) = 0;
 
   /// Returns the parameters of all groups.

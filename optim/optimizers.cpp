@@ -6,6 +6,8 @@
 #include <limits>
 #include <numbers>
 
+#include <halftone/autograd/ops.h>
+#include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
@@ -37,14 +39,16 @@ UpdateRule SgdOptions::rule() const {
 
 template class ElementwiseOptimizer<SgdOptions>;
 
-// Adam's and AdamW's options, and the update rule they describe.
+// Adam's and AdamW's options, and the update rule they describe. NAdam, RAdam and LAMB share most
+// options.
 
 namespace {
 
 template <class Options> void describe_adam(Options& options, OptionFields& field) {
   field("lr", options.lr), field("betas", options.betas);
   field("eps", options.eps), field("weight_decay", options.weight_decay);
-  field("amsgrad", options.amsgrad), field("maximize", options.maximize);
+  field("maximize", options.maximize);
+  if constexpr (requires { options.amsgrad; }) field("amsgrad", options.amsgrad);
 }
 
 template <class Options> void check_adam(const Options& options, std::string_view optimizer) {
@@ -111,6 +115,59 @@ UpdateRule RmspropOptions::rule() const {
 
 template class ElementwiseOptimizer<RmspropOptions>;
 
+void AdagradOptions::describe(OptionFields& field) {
+  field("lr", lr), field("lr_decay", lr_decay), field("eps", eps);
+  field("weight_decay", weight_decay), field("maximize", maximize);
+  field("initial_accumulator_value", initial_accumulator_value);
+}
+
+void AdagradOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  detail::require_not_negative(optimizer, "lr_decay", lr_decay);
+  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  detail::require_not_negative(optimizer, "initial_accumulator_value", initial_accumulator_value);
+  detail::require_not_negative(optimizer, "eps", eps);
+  detail::require_state_dtype(optimizer, state_dtype);
+}
+
+UpdateRule AdagradOptions::rule() const {
+  return rule::Adagrad{lr_decay, weight_decay, initial_accumulator_value, eps};
+}
+
+template class ElementwiseOptimizer<AdagradOptions>;
+
+void NAdamOptions::describe(OptionFields& field) {
+  describe_adam(*this, field);
+  field("momentum_decay", momentum_decay), field("decoupled_weight_decay", decoupled_weight_decay);
+}
+
+void NAdamOptions::check(std::string_view optimizer) const {
+  check_adam(*this, optimizer);
+  detail::require_not_negative(optimizer, "momentum_decay", momentum_decay);
+}
+
+UpdateRule NAdamOptions::rule() const {
+  return rule::NAdam{betas[0], betas[1], eps, weight_decay, momentum_decay, decoupled_weight_decay};
+}
+
+double NAdamOptions::computed(int64_t steps) const {
+  return rule::NAdam{.beta1 = betas[0], .momentum_decay = momentum_decay}.mu_product(steps);
+}
+
+void RAdamOptions::describe(OptionFields& field) {
+  describe_adam(*this, field);
+  field("decoupled_weight_decay", decoupled_weight_decay);
+}
+
+void RAdamOptions::check(std::string_view optimizer) const { check_adam(*this, optimizer); }
+
+UpdateRule RAdamOptions::rule() const {
+  return rule::RAdam{betas[0], betas[1], eps, weight_decay, decoupled_weight_decay};
+}
+
+template class ElementwiseOptimizer<NAdamOptions>;
+template class ElementwiseOptimizer<RAdamOptions>;
+
 // Shared code of optimizers that are not elementwise. Their step has two halves: a rule that writes
 // a direction (core/update_rules.h), and SGD's rule along it. The backend thus handles weight
 // forms, loss scales and skipped steps in both.
@@ -138,19 +195,9 @@ inline void scale(Backend& backend, Tensor& x, const Tensor& factor) {
 
 // Three passes over a parameter: the direction, both norms, the step. The host reads no value.
 
-void LambOptions::describe(OptionFields& field) {
-  field("lr", lr), field("betas", betas), field("eps", eps);
-  field("weight_decay", weight_decay), field("maximize", maximize);
-}
+void LambOptions::describe(OptionFields& field) { describe_adam(*this, field); }
 
-void LambOptions::check(std::string_view optimizer) const {
-  detail::require_not_negative(optimizer, "lr", lr);
-  detail::require_decay_rate(optimizer, "beta1", betas[0]);
-  detail::require_decay_rate(optimizer, "beta2", betas[1]);
-  detail::require_not_negative(optimizer, "eps", eps);
-  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
-  detail::require_state_dtype(optimizer, state_dtype);
-}
+void LambOptions::check(std::string_view optimizer) const { check_adam(*this, optimizer); }
 
 namespace {
 Tensor squares(Backend& backend, const Tensor& x) {
@@ -310,6 +357,376 @@ void Muon::update(int group, const Batch& batch, Backend& backend) {
           full({}, rate_factor(o.scale, rows, columns), step.dtype(), step.device()));
     backend.update({&last, 1}, batch.call(rule::Sgd{.weight_decay = o.weight_decay}, o.lr));
   }
+}
+
+// Adafactor: the averages move by the rule, as if they were weights; then the direction, its
+// length, the step.
+
+void AdafactorOptions::describe(OptionFields& field) {
+  field("lr", lr), field("beta2_decay", beta2_decay), field("eps", eps), field("d", d);
+  field("weight_decay", weight_decay), field("maximize", maximize);
+}
+
+void AdafactorOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  if (!(beta2_decay <= 0))
+    fail<UsageError>(optimizer, "beta2_decay is ", beta2_decay, ". Use 0 or less.");
+  detail::require_finite(optimizer, "beta2_decay", beta2_decay);
+  detail::require_not_negative(optimizer, "eps[0]", eps[0]);
+  detail::require_not_negative(optimizer, "eps[1]", eps[1]);
+  if (!(d >= 1)) fail<UsageError>(optimizer, "d is ", d, ". Use 1 or more.");
+  detail::require_finite(optimizer, "d", d);
+  detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  detail::require_state_dtype(optimizer, state_dtype);
+}
+
+StateMask Adafactor::needed_state(int /*group*/, const Tensor& parameter) const {
+  return is_matrix(parameter) ? 3 : 4;
+}
+
+Shape Adafactor::state_shape(std::size_t i, const Tensor& parameter) const {
+  Shape shape = parameter.shape();
+  if (i < 2 && is_matrix(parameter)) shape[i == 0 ? -1 : -2] = 1;
+  return shape;
+}
+
+void Adafactor::update(int group, const Batch& batch, Backend& backend) {
+  const AdafactorOptions& o = options_of(group);
+  const MemoryScope scope(MemoryUse::workspace);
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  for (const UpdateSlot& slot : batch.slots) {
+    const DType wide = slot.parameter.dtype() == f64 ? f64 : f32;
+    const double eps = o.eps[0] != 0 ? o.eps[0] : epsilon(wide);
+    const auto mean_square = [](const Tensor& x) { return mean(square(cast(x, f64))); };
+    Tensor g = cast(slot.gradient, wide), weight = empty(slot.parameter.shape(), wide, g.device());
+    if (slot.gradient_factor.defined()) g = g * cast(slot.gradient_factor, wide);
+    UpdateSlot reading = uncounted(slot, slot.gradient);
+    reading.state[0] = weight;
+    backend.update({&reading, 1}, batch.call(rule::ReadWeight{}, o.lr));
+
+    const Tensor squares = square(g);
+    const auto averaged = [&](const Tensor& state, const Tensor& of) {
+      UpdateSlot moving{.parameter = state, .gradient = of};
+      if (slot.steps.defined()) moving.steps = slot.steps.clone();  // the last call counts
+      backend.update({&moving, 1}, batch.call(rule::Adafactor{o.beta2_decay, 0, true}, o.lr));
+      return cast(state, wide);
+    };
+    Tensor moments;
+    if (is_matrix(slot.parameter)) {
+      const Tensor rows = averaged(slot.state[0], mean(squares, {-1}, true)),
+                   columns = averaged(slot.state[1], mean(squares, {-2}, true));
+      moments = rows / clamp(mean(rows, {-2}, true), eps) * columns;
+    } else {
+      moments = averaged(slot.state[2], squares);
+    }
+    const Tensor direction = g * rsqrt(clamp(moments, eps * eps));
+    const Tensor longer = clamp(sqrt(mean_square(direction)) / o.d, 1);
+    const Tensor length = clamp(sqrt(mean_square(weight)), o.eps[1]) / longer;
+    UpdateSlot last = uncounted(slot, direction * cast(length, wide));
+    last.steps = slot.steps;
+    backend.update({&last, 1}, batch.call(rule::Adafactor{0, o.weight_decay, false}, o.lr));
+  }
+}
+
+// L-BFGS: the history of steps, the direction, the search along it. Numbers that decide are doubles
+// of the host.
+
+namespace {
+double dot_of(const Tensor& a, const Tensor& b) { return dot(cast(a, f64), cast(b, f64)).item(); }
+
+/// The least of the cubic through two values with their slopes, within bounds; the middle of the
+/// bounds if it has none.
+double cubic_minimum(double x1, double f1, double g1, double x2, double f2, double g2, double low,
+                     double high) {
+  const double d1 = g1 + g2 - 3 * (f1 - f2) / (x1 - x2), square = d1 * d1 - g1 * g2;
+  if (!(square >= 0)) return (low + high) / 2;
+  const double d2 = std::sqrt(square);
+  const double least = x1 <= x2 ? x2 - (x2 - x1) * ((g2 + d2 - d1) / (g2 - g1 + 2 * d2))
+                                : x1 - (x1 - x2) * ((g1 + d2 - d1) / (g1 - g2 + 2 * d2));
+  return std::min(std::max(least, low), high);
+}
+}  // namespace
+
+struct Lbfgs::Point {
+  double loss;
+  Tensor gradient;
+  double at = 0, slope = 0;  // on a line
+};
+
+void LbfgsOptions::describe(OptionFields& field) {
+  const auto whole = [&](std::string_view name, int64_t& value) {
+    auto number = double(value);
+    field(name, number);
+    value = int64_t(number);
+  };
+  int64_t evaluations = max_eval.value_or(max_iter * 5 / 4);
+  field("lr", lr), whole("max_iter", max_iter), whole("max_eval", evaluations);
+  if (max_eval || evaluations != max_iter * 5 / 4) max_eval = evaluations;
+  field("tolerance_grad", tolerance_grad), field("tolerance_change", tolerance_change);
+  whole("history_size", history_size), field("strong_wolfe", strong_wolfe);
+  field("maximize", maximize);
+}
+
+void LbfgsOptions::check(std::string_view optimizer) const {
+  detail::require_not_negative(optimizer, "lr", lr);
+  detail::require_not_negative(optimizer, "tolerance_grad", tolerance_grad);
+  detail::require_not_negative(optimizer, "tolerance_change", tolerance_change);
+  for (const auto& [option, value] : {std::pair{"max_iter", max_iter},
+                                      {"max_eval", max_eval.value_or(1)},
+                                      {"history_size", history_size}})
+    if (value < 1) fail<UsageError>(optimizer, option, " is ", value, ". Use 1 or more.");
+  if (state_dtype)
+    fail<UsageError>(optimizer, "state_dtype is ", *state_dtype,
+                     ". Leave it out: the state has the parameters' dtype.");
+}
+
+Lbfgs::Lbfgs(std::vector<Tensor> parameters, const LbfgsOptions& options)
+    : GroupedOptimizer(std::move(parameters), options) {
+  const std::span<const Tensor> all = group_parameters(0);
+  for (const Tensor& x : all) {
+    if (x.dtype() != all[0].dtype() || (x.dtype() != f32 && x.dtype() != f64))
+      fail<DTypeError>(name(), "the parameters are ", described(all[0]), " and ", described(x),
+                       ". All must be f32, or all f64: cast the model first.");
+    if (x.device() != all[0].device())
+      fail<DeviceError>(name(), "the parameters are on ", all[0].device(), " and ", x.device(),
+                        ". Move them to one device with to().");
+  }
+}
+
+bool Lbfgs::set_weight_keeper(std::shared_ptr<WeightKeeper> /*keeper*/) { return false; }
+bool Lbfgs::set_default_state_dtype(DType /*dtype*/) { return false; }
+
+void Lbfgs::step(const StepControl& /*control*/) {
+  fail<UsageError>(name(),
+                   "a step needs the loss more than once. Call step(closure), with a function that "
+                   "calls zero_grad(), computes the loss, calls backward() and returns the loss.");
+}
+
+/// Returns the parameters, or their gradients, as one vector; absent gradients are 0.
+Tensor Lbfgs::flat(bool of_gradients) {
+  std::vector<Tensor> parts;
+  for (const Tensor& x : group_parameters(0)) {
+    const Tensor part = of_gradients ? x.grad() : x.detach();
+    parts.push_back(reshape(part.defined() ? cast(part, x.dtype()) : zeros_like(x), {-1}));
+  }
+  const Tensor whole = cat(parts);
+  return of_gradients && options().maximize ? -whole : whole;
+}
+
+void Lbfgs::move_to(const Tensor& place) {
+  int64_t begin = 0;
+  for (const Tensor& x : group_parameters(0)) {
+    Tensor parameter = x.detach();
+    backend_for(x).copy(reshape(slice(place, 0, begin, begin + x.numel()), x.shape()), parameter);
+    begin += x.numel();
+  }
+}
+
+Lbfgs::Point Lbfgs::evaluate(const std::function<Tensor()>& closure, Tensor* loss) {
+  Tensor value = closure();
+  if (!value.defined()) fail<UsageError>(name(), "the closure returned no loss. Return it.");
+  require_unscaled(name(), {});
+  if (loss) *loss = value;
+  return {options().maximize ? -value.item() : value.item(), flat(true)};
+}
+
+/// Adds the last step to the history.
+void Lbfgs::remember(const Tensor& gradient) {
+  const Tensor change = gradient - gradient_, move = direction_ * rate_;
+  const double product = dot_of(change, move);
+  if (!(product > 1e-10)) return;
+  if (int64_t(moves_.size()) == options().history_size) {
+    gradient_changes_.erase(gradient_changes_.begin()), moves_.erase(moves_.begin());
+    inverse_products_.erase(inverse_products_.begin());
+  }
+  gradient_changes_.push_back(change), moves_.push_back(move);
+  inverse_products_.push_back(1 / product);
+  scale_ = product / dot_of(change, change);
+}
+
+/// Returns the gradient times the approximate inverse Hessian, downhill.
+Tensor Lbfgs::along(const Tensor& gradient) const {
+  Tensor q = -gradient;
+  std::vector<double> shares(moves_.size());
+  for (std::size_t i = moves_.size(); i-- > 0;) {
+    shares[i] = dot_of(moves_[i], q) * inverse_products_[i];
+    q = q - gradient_changes_[i] * shares[i];
+  }
+  q = q * scale_;
+  for (std::size_t i = 0; i < moves_.size(); ++i)
+    q = q + moves_[i] * (shares[i] - dot_of(gradient_changes_[i], q) * inverse_products_[i]);
+  return q;
+}
+
+/// Searches for a place on the line that satisfies the strong Wolfe conditions, with c1 = 1e-4 and
+/// c2 = 0.9: first an interval around it, then smaller ones. In the order of PyTorch's.
+Lbfgs::Point Lbfgs::search(const std::function<Tensor()>& closure, const Point& start, double slope,
+                           int64_t most, int64_t& evaluations) {
+  const double size = max(abs(direction_)).item(), change = options().tolerance_change;
+  const Tensor origin = flat(false);
+  const auto at = [&](double rate) {
+    move_to(origin + direction_ * rate);
+    Point point = evaluate(closure);
+    move_to(origin);
+    ++evaluations;
+    point.at = rate, point.slope = dot_of(point.gradient, direction_);
+    return point;
+  };
+  const auto too_high = [&](const Point& point) {
+    return point.loss > start.loss + 1e-4 * point.at * slope;
+  };
+  const auto flat_enough = [&](const Point& point) {
+    return std::abs(point.slope) <= -0.9 * slope;
+  };
+  const auto between = [](const Point& a, const Point& b, double low, double high) {
+    return cubic_minimum(a.at, a.loss, a.slope, b.at, b.loss, b.slope, low, high);
+  };
+  Point before{start.loss, start.gradient, 0, slope}, next = at(rate_);
+  std::array<Point, 2> ends{before, next};
+  bool done = false;
+  int64_t tries = 0;
+  for (; tries < most; ++tries) {
+    ends = {before, next};
+    if (too_high(next) || (tries > 1 && next.loss >= before.loss)) break;
+    if (flat_enough(next)) {
+      ends[0] = next, done = true;
+      break;
+    }
+    if (next.slope >= 0) break;
+    const double rate = between(before, next, next.at + 0.01 * (next.at - before.at), next.at * 10);
+    before = next, next = at(rate);
+  }
+  if (tries == most) ends = {Point{start.loss, start.gradient, 0, slope}, next};
+  std::size_t low = ends[0].loss <= ends[1].loss ? 0 : 1;
+  bool slow = false;  // the last new place was close to an end
+  while (!done && tries < most) {
+    const auto [left, right] = std::minmax(ends[0].at, ends[1].at);
+    if ((right - left) * size < change) break;
+    double rate = between(ends[0], ends[1], left, right);
+    const double margin = 0.1 * (right - left);
+    const bool close = std::min(right - rate, rate - left) < margin;
+    if (close && (slow || rate >= right || rate <= left)) {
+      rate = std::abs(rate - right) < std::abs(rate - left) ? right - margin : left + margin;
+      slow = false;
+    } else {
+      slow = close;
+    }
+    next = at(rate), ++tries;
+    Point &best = ends[low], &other = ends[1 - low];
+    if (too_high(next) || next.loss >= best.loss) {
+      other = next;
+      low = ends[0].loss <= ends[1].loss ? 0 : 1;
+    } else {
+      done = flat_enough(next);
+      if (!done && next.slope * (other.at - best.at) >= 0) other = best;
+      best = next;
+    }
+  }
+  return ends[low];
+}
+
+Tensor Lbfgs::step(const std::function<Tensor()>& closure) {
+  if (group_count() != 1)
+    fail<UsageError>(name(), "there are ", group_count(), " parameter groups. It takes one.");
+  const LbfgsOptions& o = options();
+  o.check(name());
+  const std::function<Tensor()> loss_of = [&closure, caster = shared_active_caster()] {
+    const EnableGrad with_grad;
+    const CasterScope as_called(caster);
+    return closure();
+  };
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  const auto largest = [](const Tensor& x) { return x.numel() > 0 ? max(abs(x)).item() : 0; };
+  Tensor first;
+  Point here = evaluate(loss_of, &first);
+  const int64_t most = o.max_eval.value_or(o.max_iter * 5 / 4);
+  int64_t evaluations = 1;
+  if (largest(here.gradient) > o.tolerance_grad || std::isnan(largest(here.gradient))) {
+    for (int64_t i = 0; i < o.max_iter; ++i) {
+      if (++iterations_ > 1) remember(here.gradient);
+      direction_ = along(here.gradient);
+      gradient_ = here.gradient, loss_ = here.loss;
+      rate_ = iterations_ > 1 ? o.lr : std::min(1.0, 1 / sum(abs(here.gradient)).item()) * o.lr;
+      const double slope = dot_of(here.gradient, direction_);
+      if (slope > -o.tolerance_change) break;
+      const Tensor origin = flat(false);
+      if (o.strong_wolfe) {
+        here = search(loss_of, here, slope, most - evaluations, evaluations);
+        rate_ = here.at;
+        move_to(origin + direction_ * rate_);
+      } else {
+        move_to(origin + direction_ * rate_);
+        if (i + 1 < o.max_iter) here = evaluate(loss_of), ++evaluations;
+      }
+      if (evaluations >= most || largest(here.gradient) <= o.tolerance_grad ||
+          largest(direction_ * rate_) <= o.tolerance_change ||
+          std::abs(here.loss - loss_) < o.tolerance_change)
+        break;
+    }
+  }
+  evaluations_ += evaluations;
+  return first;
+}
+
+namespace {
+constexpr std::string_view first_state = "state.0.";
+}
+
+NamedTensors Lbfgs::state_dict() const {
+  NamedTensors result = GroupedOptimizer::state_dict();
+  if (evaluations_ == 0) return result;
+  const auto put = [&](std::string_view name, const Tensor& x) {
+    result[std::string(first_state).append(name)] = x;
+  };
+  put("func_evals", scalar(evaluations_, i64)), put("n_iter", scalar(iterations_, i64));
+  if (iterations_ == 0) return result;
+  put("d", direction_), put("t", scalar(rate_, f64)), put("H_diag", scalar(scale_, f64));
+  put("prev_flat_grad", gradient_), put("prev_loss", scalar(loss_, f64));
+  put("ro", from_vector(inverse_products_, {int64_t(moves_.size())}, f64));
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  if (!moves_.empty()) put("old_dirs", stack(gradient_changes_)), put("old_stps", stack(moves_));
+  return result;
+}
+
+void Lbfgs::load_state_dict(const NamedTensors& state) {
+  NamedTensors others, own;
+  for (const auto& [key, x] : state) (key.starts_with(first_state) ? own : others)[key] = x;
+  const auto take = [&](std::string_view name, const Shape& shape) {
+    const auto entry = own.find(std::string(first_state).append(name));
+    if (entry == own.end() || !entry->second.defined() || entry->second.shape() != shape)
+      fail<UsageError>("Lbfgs.load_state_dict", "there is no ", first_state, name, " of ", shape,
+                       ". Load what the same optimizer saved for the same parameters.");
+    return entry->second;
+  };
+  Lbfgs loaded(parameters(), options());  // changes nothing if an entry is missing
+  loaded.GroupedOptimizer::load_state_dict(others);
+  if (!own.empty()) {
+    loaded.evaluations_ = take("func_evals", {}).item<int64_t>();
+    loaded.iterations_ = take("n_iter", {}).item<int64_t>();
+  }
+  if (loaded.iterations_ > 0) {
+    const Tensor &like = group_parameters(0)[0], whole = flat(false);
+    const auto vector_of = [&](const Tensor& x) {
+      return cast(x.detach(), like.dtype()).to(like.device()).clone();
+    };
+    loaded.direction_ = vector_of(take("d", whole.shape()));
+    loaded.gradient_ = vector_of(take("prev_flat_grad", whole.shape()));
+    loaded.rate_ = take("t", {}).item(), loaded.scale_ = take("H_diag", {}).item();
+    loaded.loss_ = take("prev_loss", {}).item();
+    const auto products = own.find(std::string(first_state) + "ro");
+    const int64_t count =
+        products == own.end() || !products->second.defined() ? 0 : products->second.numel();
+    loaded.inverse_products_ = take("ro", {count}).to_vector<double>();
+    for (int64_t i = 0; i < count; ++i) {
+      const Shape shape{count, whole.numel()};
+      loaded.gradient_changes_.push_back(vector_of(select(take("old_dirs", shape), 0, i)));
+      loaded.moves_.push_back(vector_of(select(take("old_stps", shape), 0, i)));
+    }
+  }
+  *this = std::move(loaded);
 }
 
 // The formulas of the schedules, and the object that applies them.
@@ -514,7 +931,8 @@ std::vector<std::string_view> state_names() {
   std::vector<std::string_view> names;
   for (const StateLayout& layout :
        {SgdOptions::layout, AdamOptions::layout, LionOptions::layout, RmspropOptions::layout,
-        LambOptions::layout, MuonOptions::layout})
+        AdagradOptions::layout, NAdamOptions::layout, RAdamOptions::layout,
+        AdafactorOptions::layout, LambOptions::layout, MuonOptions::layout})
     for (const std::string_view name : layout.names)
       if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
   return names;

@@ -13,8 +13,8 @@
 
 namespace halftone::optim {
 
-// The optimizers. SGD, Adam, Lion and RMSprop are options of an elementwise rule
-// (core/update_rules.h); LAMB and Muon look at a whole tensor.
+// The optimizers. Most are options of an elementwise rule (core/update_rules.h); LAMB, Adafactor
+// and Muon look at a whole tensor, and L-BFGS at all of them.
 
 // Stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013 for the Nesterov
 // form). Mirrors torch.optim.SGD: g += weight_decay p;  buf = momentum buf + (1 - dampening) g, at
@@ -120,6 +120,92 @@ struct RmspropOptions {
 using Rmsprop = ElementwiseOptimizer<RmspropOptions>;
 extern template class ElementwiseOptimizer<RmspropOptions>;
 
+// Adagrad (Duchi et al. 2011). Mirrors torch.optim.Adagrad: sum += g^2;  p -= lr / (1 + t lr_decay)
+// g / (sqrt(sum) + eps), t the number of steps before.
+
+struct AdagradOptions {
+  double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
+  bool maximize = false;               // moves along the gradient, not against it
+  std::optional<DType> state_dtype{};  // absent: f32
+
+  static constexpr std::string_view name = "Adagrad";
+  static constexpr StateLayout layout{.names = {"sum"}, .essential = 1};
+  UpdateRule rule() const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+using Adagrad = ElementwiseOptimizer<AdagradOptions>;
+extern template class ElementwiseOptimizer<AdagradOptions>;
+
+// NAdam (Dozat 2016) and RAdam (Liu et al. 2020): Adam with Nesterov's momentum, and Adam whose
+// first steps do without the second moment. They mirror torch.optim.NAdam and RAdam.
+
+struct NAdamOptions {
+  double lr = 2e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
+  bool decoupled_weight_decay = false, maximize = false;
+  std::optional<DType> state_dtype{};  // absent: f32
+
+  static constexpr std::string_view name = "NAdam";
+  static constexpr StateLayout layout{
+      .names = {"exp_avg", "exp_avg_sq"}, .essential = 2, .computed = "mu_product"};
+  UpdateRule rule() const;
+  double computed(int64_t steps) const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+struct RAdamOptions {
+  double lr = 1e-3;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8, weight_decay = 0;
+  bool decoupled_weight_decay = false, maximize = false;
+  std::optional<DType> state_dtype{};  // absent: f32
+
+  static constexpr std::string_view name = "RAdam";
+  static constexpr StateLayout layout{.names = {"exp_avg", "exp_avg_sq"}, .essential = 2};
+  UpdateRule rule() const;
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+using NAdam = ElementwiseOptimizer<NAdamOptions>;
+using RAdam = ElementwiseOptimizer<RAdamOptions>;
+extern template class ElementwiseOptimizer<NAdamOptions>;
+extern template class ElementwiseOptimizer<RAdamOptions>;
+
+// Adafactor (Shazeer & Stern 2018). Mirrors torch.optim.Adafactor: for a matrix the second moments
+// are the product of averages over its rows and its columns, r c / mean(r); u = g / sqrt(that);
+// p -= min(lr, 1 / sqrt(t)) max(eps[1], rms(p)) u / max(1, rms(u) / d). rms: the root of the mean
+// of squares. The state of a matrix has a row and a column, so much less than Adam's.
+
+struct AdafactorOptions {
+  double lr = 1e-2, beta2_decay = -0.8;
+  /// The least second moment is the square of the first one; 0: the spacing of numbers near 1 in
+  /// f32 (f64), torch's None. The second one is the least rms(p).
+  std::array<double, 2> eps{0, 1e-3};
+  double d = 1, weight_decay = 0;      // decay shrinks the parameter itself
+  bool maximize = false;               // moves along the gradient, not against it
+  std::optional<DType> state_dtype{};  // absent: f32
+
+  static constexpr std::string_view name = "Adafactor";
+  static constexpr StateLayout layout{.names = {"row_var", "col_var", "variance"}, .essential = 3};
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+class Adafactor final : public GroupedOptimizer<AdafactorOptions> {
+ public:
+  using GroupedOptimizer::GroupedOptimizer;
+
+ private:
+  StateMask needed_state(int group, const Tensor& parameter) const override;
+  Shape state_shape(std::size_t i, const Tensor& parameter) const override;
+  void update(int group, const Batch& batch, Backend& backend) override;
+};
+
 // LAMB (You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2): Adam's
 // direction u = m / (sqrt(v) + eps) + weight_decay p, moments corrected for their bias, scaled to
 // the length of the parameter tensor: p -= lr |p| / |u| u (factor 1 if a norm is 0). Not
@@ -188,6 +274,61 @@ class Muon final : public GroupedOptimizer<MuonOptions> {
  private:
   StateMask needed_state(int group, const Tensor& parameter) const override;
   void update(int group, const Batch& batch, Backend& backend) override;
+};
+
+// L-BFGS (Nocedal & Wright 2006, chapter 7): steps along gradients times an approximate inverse
+// Hessian, made of the last `history_size` steps. Mirrors torch.optim.LBFGS.
+
+struct LbfgsOptions {
+  double lr = 1;
+  int64_t max_iter = 20;              // iterations in one call of step()
+  std::optional<int64_t> max_eval{};  // evaluations of the loss in one call; absent: 1.25 max_iter
+  double tolerance_grad = 1e-7, tolerance_change = 1e-9;
+  int64_t history_size = 100;
+  bool strong_wolfe = false;  // searches along the line; torch's line_search_fn="strong_wolfe"
+  bool maximize = false;
+  std::optional<DType> state_dtype{};  // only absent: the state has the parameters' dtype
+
+  static constexpr std::string_view name = "Lbfgs";
+  static constexpr StateLayout layout{.has_step = false, .numbered = false};
+  void describe(OptionFields& field);
+  void check(std::string_view optimizer) const;
+};
+
+/// For one group of parameters, all f32 or all f64, on one device. The host reads losses and
+/// products of gradients, so a GPU is waited for.
+class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
+ public:
+  explicit Lbfgs(std::vector<Tensor> parameters, const LbfgsOptions& options = {});
+
+  /// Makes up to max_iter iterations. `closure` drops the gradients, computes the loss, calls
+  /// backward() and returns the loss. Returns the first loss.
+  Tensor step(const std::function<Tensor()>& closure);
+  /// Throws UsageError: a step needs the closure.
+  void step(const StepControl& control = {}) override;
+  bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
+  bool set_default_state_dtype(DType dtype) override;
+  /// PyTorch's names under state.0; its lists are stacked: old_dirs is [steps, elements].
+  NamedTensors state_dict() const override;
+  void load_state_dict(const NamedTensors& state) override;
+
+ private:
+  struct Point;  // a loss and its gradient
+  StateMask needed_state(int, const Tensor&) const override { return 0; }
+  void update(int, const Batch&, Backend&) override {}
+  Point evaluate(const std::function<Tensor()>& closure, Tensor* loss = nullptr);
+  Point search(const std::function<Tensor()>& closure, const Point& start, double slope,
+               int64_t most, int64_t& evaluations);
+  void remember(const Tensor& gradient);
+  Tensor along(const Tensor& gradient) const;
+  Tensor flat(bool of_gradients);
+  void move_to(const Tensor& place);
+
+  int64_t iterations_ = 0, evaluations_ = 0;
+  double rate_ = 0, scale_ = 1, loss_ = 0;            // PyTorch's t, H_diag, prev_loss
+  Tensor direction_{}, gradient_{};                   // flat, as the next ones
+  std::vector<Tensor> gradient_changes_{}, moves_{};  // PyTorch's old_dirs, old_stps
+  std::vector<double> inverse_products_{};            // PyTorch's ro
 };
 
 /// Returns the names of all states that these optimizers have, as their state dictionaries spell

@@ -64,7 +64,7 @@ expect(examples.21_train OUTPUT "reloaded and verified\ntest accuracy [789][0-9]
        COMMAND 21_train_fashion_mnist --epochs 1 --limit 6000 --batch 64 --threads 2 --save ${weights})
 # After one epoch on a tenth of the images; an untrained network has 10 %.
 set_tests_properties(examples.21_train PROPERTIES FIXTURES_SETUP weights)
-foreach(optimizer lion lamb muon)
+foreach(optimizer lion adafactor lamb muon)
   expect(examples.21_train_${optimizer} OUTPUT "reloaded and verified\ntest accuracy [6789][0-9]"
          COMMAND 21_train_fashion_mnist --epochs 1 --limit 3000 --batch 32 --threads 2 --optimizer ${optimizer}
                  --save ${CMAKE_CURRENT_BINARY_DIR}/${optimizer}.safetensors)

@@ -692,4 +692,113 @@ Unique unique(const Tensor& in) {
   return {values, reshape(scatter_add(zeros_like(number), 0, order, number), in.shape()), counts};
 }
 
+// Extremes up to each place: in each pass, places look as far back as they know, then know twice
+// as much.
+
+namespace {
+template <class Later> Sorted running(std::string_view op, const Tensor& x, int dim, Later later) {
+  check::numbers_or_bool(op, x);
+  const int d = normalize_dim(op, dim, x.rank());
+  if (x.rank() == 0) return {x, zeros({}, i64, x.device())};
+  const int64_t n = x.size(d);
+  Shape row = Dims::filled(x.rank(), 1);
+  row[d] = n;
+  Tensor best = x.detach(), place = expand(reshape(arange(n, i64, x.device()), row), x.shape());
+  for (int64_t known = 1; known < n; known *= 2) {
+    const auto next = [&](const Tensor& of, const Tensor& here_wins) {
+      const Tensor chosen = where(here_wins, slice(of, d, known, n), slice(of, d, 0, n - known));
+      return cat({slice(of, d, 0, known), chosen}, d);
+    };
+    const Tensor here = slice(best, d, known, n);
+    const Tensor here_wins = logical_or(later(here, slice(best, d, 0, n - known)), isnan(here));
+    place = next(place, here_wins), best = next(best, here_wins);
+  }
+  return {gather(x, d, place), place};
+}
+}  // namespace
+
+Sorted cummax(const Tensor& x, int dim) {
+  return running("cummax", x, dim, [](const Tensor& a, const Tensor& b) { return a >= b; });
+}
+Sorted cummin(const Tensor& x, int dim) {
+  return running("cummin", x, dim, [](const Tensor& a, const Tensor& b) { return a <= b; });
+}
+
+// Counts, and places in sorted sequences.
+
+Tensor bincount(const Tensor& x, const Tensor& weights, int64_t minlength) {
+  check::numbers("bincount", x);
+  if (x.rank() != 1 || is_floating(x.dtype()))
+    fail<UsageError>("bincount", "the input is ", described(x),
+                     ". It must be a vector of integers. Flatten or cast it.");
+  if (minlength < 0) fail<UsageError>("bincount", "minlength is ", minlength, ". Use 0 or more.");
+  if (weights.defined() && weights.shape() != x.shape())
+    fail<ShapeError>("bincount", "the weights are ", described(weights), " for ", described(x),
+                     ". Pass one for each element.");
+  if (x.numel() == 0) return zeros({minlength}, i64, x.device());
+  const NoGrad no_grad;
+  const Tensor index = cast(x.detach(), i64);
+  if (const auto least = min(index).item<int64_t>(); least < 0)
+    fail<UsageError>("bincount", "an element is ", least, ". Only numbers from 0 are counted.");
+  const int64_t bins = std::max(minlength, max(index).item<int64_t>() + 1);
+  const DType dtype = !weights.defined() ? i64 : weights.dtype() == f32 ? f32 : f64;
+  const Tensor terms =
+      weights.defined() ? cast(weights.detach(), dtype) : ones(x.shape(), dtype, x.device());
+  return scatter_add(zeros({bins}, dtype, x.device()), 0, index, terms);
+}
+
+Tensor histc(const Tensor& in, int64_t bins, double low, double high) {
+  check::floating("histc", in);
+  if (bins < 1) fail<UsageError>("histc", "bins is ", bins, ". Use 1 or more.");
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  const Tensor x = cast(flat(in.detach()), in.dtype() == f64 ? f64 : f32);
+  if (low == high && x.numel() > 0) low = min(x).item(), high = max(x).item();
+  if (!std::isfinite(low) || !std::isfinite(high))
+    fail<UsageError>("histc", "the range is ", low, " to ", high, ". It must be finite.");
+  if (low > high)
+    fail<UsageError>("histc", "low is ", low, ", high is ", high, ". Use low <= high.");
+  if (low == high) low -= 1, high += 1;
+  const auto number = [&](double value) { return scalar(value, x.dtype(), x.device()); };
+  // In the order of PyTorch's roundings. The last bin has its upper end as well.
+  const Tensor place = (x - number(low)) * number(double(bins)) / number(high - low);
+  const Tensor inside = logical_and(x >= low, x <= high);
+  const Tensor bin = minimum(cast(where(inside, place, 0), i64), bins - 1);
+  const Tensor counts = scatter_add(zeros({bins}, f64, x.device()), 0, bin, cast(inside, f64));
+  return cast(counts, in.dtype());
+}
+
+/// Halves a step: a value is placed behind the element at the end of the step if this element is
+/// smaller, or for `right` not larger.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+  const std::string_view op = "searchsorted";
+  check::numbers_or_bool(op, sorted);
+  check::numbers_or_bool(op, values);
+  if (sorted.rank() == 0)
+    fail<ShapeError>(op, "the sorted sequence is a scalar. Pass a vector or more dimensions.");
+  Shape expected = sorted.shape();
+  if (sorted.rank() > 1 && values.rank() == sorted.rank()) expected[-1] = values.size(-1);
+  if (sorted.rank() > 1 && values.shape() != expected)
+    fail<ShapeError>(op, "the sorted sequences are ", described(sorted), ", the values ",
+                     described(values), ". All dimensions but the last must agree.");
+  const NoGrad no_grad;
+  const Tensor x = sorted.rank() == 1 ? flat(values.detach()) : values.detach();
+  const int64_t n = sorted.size(-1);
+  int64_t step = 1;
+  while (step * 2 <= n) step *= 2;
+  Tensor place = zeros(x.shape(), i64, x.device());
+  for (; step > 0 && n > 0; step /= 2) {
+    const Tensor next = place + step;
+    const Tensor end = gather(sorted.detach(), -1, clamp(next - 1, 0, n - 1));
+    const Tensor stays = logical_or(next > n, right ? end > x : end >= x);
+    place = where(stays, place, next);
+  }
+  return reshape(place, values.shape());
+}
+
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right) {
+  check::rank("bucketize", "the vector of boundaries", boundaries, 1);
+  return searchsorted(boundaries, x, right);
+}
+
 }  // namespace halftone

@@ -204,6 +204,27 @@ struct Unique {
 /// Returns the distinct elements of x. Waits for the GPU. As torch.unique with all three results.
 Unique unique(const Tensor& x);
 
+/// Return the largest (smallest) elements up to each place along a dimension, and their positions:
+/// the last of equals; NaN wins. The gradient goes to those elements. As torch.cummax, cummin.
+Sorted cummax(const Tensor& x, int dim);
+Sorted cummin(const Tensor& x, int dim);
+
+// Counts, and places in sorted sequences.
+
+/// Returns how often 0, 1, .. occur in x, a vector of integers: i64, at least `minlength` of them.
+/// With weights of x's shape, their sums: f32 of f32, else f64. Reads x on the host. As
+/// torch.bincount.
+Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t minlength = 0);
+/// Returns how many elements lie in each of `bins` equal parts of [low, high], in x's dtype; others
+/// are left out. If low == high the range is that of x, which the host reads. As torch.histc.
+Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 0);
+/// Returns i64, the place before which each value keeps the last dimension of `sorted` in order:
+/// before elements that equal it, or after them if `right`. `sorted` is a vector, or has the sizes
+/// of the values in all other dimensions. As torch.searchsorted.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
+/// Returns searchsorted(boundaries, x, right), for a vector of boundaries. As torch.bucketize.
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right = false);
+
 // embedding: rows of a table by index; the gradient scatters back into the table.
 
 /// y[i.., :] = table[indices[i..], :]. Index `padding_index`, if not negative, gives no gradient.

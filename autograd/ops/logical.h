@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <utility>
 
 #include <halftone/autograd/ops/reduce.h>
 #include <halftone/autograd/ops/sequences.h>
@@ -160,6 +161,32 @@ inline Tensor log_softmax(const Tensor& x, int dim, DType dtype) {
   return cast(log_softmax(cast(x, dtype), dim), dtype);
 }
 
+// Reductions that are made of others. Their forms take dimensions as those of sum().
+
+/// Returns the sum of the elements that are not NaN; integers and bools as sum(). As torch.nansum.
+Tensor nansum(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// Returns their mean; NaN if there are none. As torch.nanmean.
+Tensor nanmean(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// Returns i64, the number of elements that are not 0. As torch.count_nonzero, which cannot keep.
+Tensor count_nonzero(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// Return var() or std(), and mean(). As torch.var_mean and torch.std_mean.
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Dims& dims = {}, double correction = 1,
+                                   bool keep = false);
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Dims& dims = {}, double correction = 1,
+                                   bool keep = false);
+/// Returns log(cumsum(exp(x))) along a dimension, computed in f32 or wider. As torch.logcumsumexp.
+Tensor logcumsumexp(const Tensor& x, int dim);
+
+struct Closeness {
+  double rtol = 1e-5, atol = 1e-8;
+  bool equal_nan = false;
+};
+/// Returns bools, |a - b| <= atol + rtol |b|; an infinity is close to itself alone. They broadcast
+/// and must have one dtype. As torch.isclose.
+Tensor isclose(const Tensor& a, const Tensor& b, const Closeness& options = {});
+/// Returns whether all are close, which waits for the device. As torch.allclose.
+bool allclose(const Tensor& a, const Tensor& b, const Closeness& options = {});
+
 /// A whole number that is not a bool: in sum(x, true) the dimension would be unclear.
 template <class T>
 concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
@@ -204,6 +231,16 @@ template <WholeNumber T> Tensor any(const Tensor& x, T dim, bool keep = false) {
 }
 template <WholeNumber T> Tensor all(const Tensor& x, T dim, bool keep = false) {
   return all(x, Dims{int64_t(dim)}, keep);
+}
+
+template <WholeNumber T> Tensor nansum(const Tensor& x, T dim, bool keep = false) {
+  return nansum(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor nanmean(const Tensor& x, T dim, bool keep = false) {
+  return nanmean(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor count_nonzero(const Tensor& x, T dim, bool keep = false) {
+  return count_nonzero(x, Dims{int64_t(dim)}, keep);
 }
 
 /// reshape(x, 2, -1), permute(x, 1, 0), expand(x, 4, -1)

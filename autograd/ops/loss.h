@@ -7,7 +7,8 @@
 
 namespace halftone {
 
-enum class LossReduction { mean, sum, none };
+/// batchmean, the sum over the size of the first dimension, is for kl_div() alone.
+enum class LossReduction { mean, sum, none, batchmean };
 
 struct CrossEntropyOptions {
   Tensor weight{};              // one weight per class, or undefined
@@ -19,6 +20,10 @@ struct CrossEntropyOptions {
 
 namespace detail {
 inline DType statistics_dtype(DType dtype) { return dtype == f64 ? f64 : f32; }
+/// Throws UsageError for batchmean.
+void refuse_batchmean(std::string_view op, LossReduction reduction);
+/// Returns the mean, the sum, or all losses.
+Tensor reduced(std::string_view op, const Tensor& losses, LossReduction reduction);
 
 /// Reduces the losses of rows, with row weights; `total` receives the divisor of the mean.
 inline Tensor reduce_rows(const Tensor& losses, const Tensor& row_weights, LossReduction reduction,
@@ -112,9 +117,7 @@ Tensor elementwise_loss(F formula, const Tensor& x, const Tensor& target, LossRe
   if (x.shape() != target.shape())
     fail<ShapeError>(F::info.name, "the outputs are ", described(x), ", the targets ",
                      described(target), ". They must have the same shape: reshape or expand one.");
-  const Tensor losses = binary(formula, x, target);
-  if (reduction == LossReduction::none) return losses;
-  return reduction == LossReduction::mean ? mean(losses) : sum(losses);
+  return reduced(F::info.name, binary(formula, x, target), reduction);
 }
 }  // namespace detail
 
@@ -142,10 +145,11 @@ inline Tensor huber(const Tensor& x, const Tensor& target, double delta = 1,
 }
 /// Returns the Kullback-Leibler divergence of log-probabilities x from a target, given as
 /// probabilities or, with `log_target`, as their logarithms. As torch's kl_div: the mean is over
-/// all elements; the divergence per row ("batchmean") is kl_div(x, target, log_target,
-/// LossReduction::sum) / rows.
+/// all elements; batchmean is the divergence per row.
 inline Tensor kl_div(const Tensor& x, const Tensor& target, bool log_target = false,
                      LossReduction reduction = LossReduction::mean) {
+  if (reduction == LossReduction::batchmean)
+    return kl_div(x, target, log_target, LossReduction::sum) / double(x.size(0));
   return log_target ? detail::elementwise_loss(formula::KlDivergenceOfLogs{}, x, target, reduction)
                     : detail::elementwise_loss(formula::KlDivergence{}, x, target, reduction);
 }
@@ -155,6 +159,10 @@ inline Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& ta
                                    LossReduction reduction = LossReduction::mean) {
   return detail::elementwise_loss(formula::BinaryCrossEntropy{}, probabilities, target, reduction);
 }
+/// The same with a weight for each loss, which broadcasts to the target's shape and has no
+/// gradient. The mean divides by the number of losses.
+Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& target, const Tensor& weight,
+                            LossReduction reduction = LossReduction::mean);
 /// Returns the binary cross-entropy of sigmoid(logits), in its stable form. As torch's
 /// binary_cross_entropy_with_logits.
 inline Tensor bce_with_logits(const Tensor& logits, const Tensor& target,
@@ -188,5 +196,45 @@ struct TripletOptions {
 /// last dimension. As torch.nn.functional.triplet_margin_loss.
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletOptions& options = {});
+
+/// Returns 1 - cos(a, b) for targets 1, and max(cos(a, b) - margin, 0) for targets -1: a and b are
+/// [n, size] with targets [n], or vectors with a scalar. As torch.nn.functional's.
+Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
+                             double margin = 0, LossReduction reduction = LossReduction::mean);
+/// Returns max(-target (a - b) + margin, 0), for targets 1 (a is to be larger) and -1. The three
+/// broadcast and must have one rank. As torch.nn.functional.margin_ranking_loss.
+Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target,
+                           double margin = 0, LossReduction reduction = LossReduction::mean);
+/// Returns x for targets 1, and max(margin - x, 0) for targets -1; they broadcast. As
+/// torch.nn.functional.hinge_embedding_loss.
+Tensor hinge_embedding_loss(const Tensor& x, const Tensor& target, double margin = 1,
+                            LossReduction reduction = LossReduction::mean);
+/// Returns the binary cross-entropy of sigmoid(x), averaged over the last dimension, the classes;
+/// `weight`, if defined, broadcasts to x. As torch.nn.functional.multilabel_soft_margin_loss.
+Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target, const Tensor& weight = {},
+                                   LossReduction reduction = LossReduction::mean);
+
+struct PoissonNllOptions {
+  bool log_input = true;  // x is the logarithm of the rate, not the rate
+  bool full = false;      // with Stirling's approximation of log(target!)
+  double eps = 1e-8;      // added to rates before their logarithm
+  LossReduction reduction = LossReduction::mean;
+};
+/// Returns exp(x) - target x, or x - target log(x + eps). As torch.nn.functional.poisson_nll_loss.
+Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
+                        const PoissonNllOptions& options = {});
+
+struct CtcOptions {
+  int64_t blank = 0;           // the class that stands for no label
+  bool zero_infinity = false;  // losses without any alignment are 0, with gradients of 0
+  LossReduction reduction = LossReduction::mean;  // divides each loss by its number of labels first
+};
+/// Connectionist temporal classification (Graves et al. 2006). log_probabilities: [time, n,
+/// classes], or [time, classes] for one sequence, of a log_softmax(): the gradient assumes that.
+/// targets: i64 or i32, [n, longest], or all one after the other, [sum of target_lengths]. Computed
+/// in f64. As torch.nn.functional.ctc_loss; a second gradient is an error, as there.
+Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets,
+                const std::vector<int64_t>& input_lengths,
+                const std::vector<int64_t>& target_lengths, const CtcOptions& options = {});
 
 }  // namespace halftone

@@ -133,4 +133,72 @@ std::array<Tensor, 1> LogSumExp::backward(const Tensor& dy) const {
                 cast(dx, x.dtype()))};
 }
 
+// Reductions that are made of others, on no casting list of PyTorch: they run in their input's
+// dtype also under autocast, and round once.
+
+Tensor nansum(const Tensor& x, const Dims& dims, bool keep) {
+  check::numbers_or_bool("nansum", x);
+  const CasterScope no_cast(nullptr);
+  return sum(is_floating(x.dtype()) ? where(isnan(x.detach()), 0, x) : x, dims, keep);
+}
+
+Tensor nanmean(const Tensor& x, const Dims& dims, bool keep) {
+  check::floating("nanmean", x);
+  const CasterScope no_cast(nullptr);
+  const Tensor wide = cast(x, wide_dtype(x.dtype()));
+  const Tensor count = sum(logical_not(isnan(wide.detach())), dims, keep);
+  return cast(nansum(wide, dims, keep) / count, x.dtype());
+}
+
+Tensor count_nonzero(const Tensor& x, const Dims& dims, bool keep) {
+  check::numbers_or_bool("count_nonzero", x);
+  return sum(x.detach() != 0, dims, keep);
+}
+
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Dims& dims, double correction,
+                                   bool keep) {
+  return {var(x, dims, correction, keep), mean(x, dims, keep)};
+}
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Dims& dims, double correction,
+                                   bool keep) {
+  return {std(x, dims, correction, keep), mean(x, dims, keep)};
+}
+
+/// Each pass adds to each place the sum that ends as many places before as it has terms: twice as
+/// many terms with each pass.
+Tensor logcumsumexp(const Tensor& x, int dim) {
+  check::floating("logcumsumexp", x);
+  const int d = normalize_dim("logcumsumexp", dim, x.rank());
+  if (x.rank() == 0) return x;
+  const CasterScope no_cast(nullptr);
+  Tensor sums = cast(x, wide_dtype(x.dtype()));
+  const int64_t n = x.size(d);
+  for (int64_t terms = 1; terms < n; terms *= 2) {
+    const Tensor before = slice(sums, d, 0, n - terms), here = slice(sums, d, terms, n);
+    sums = cat({slice(sums, d, 0, terms), logsumexp(stack({before, here}, -1), -1)}, d);
+  }
+  return cast(sums, x.dtype());
+}
+
+Tensor isclose(const Tensor& a, const Tensor& b, const Closeness& options) {
+  check::numbers_or_bool("isclose", a);
+  check::numbers_or_bool("isclose", b);
+  check::same_dtype("isclose", a, b);
+  for (const auto& [name, value] : {std::pair{"rtol", options.rtol}, {"atol", options.atol}})
+    if (!(value >= 0)) fail<UsageError>("isclose", name, " is ", value, ". Use 0 or more.");
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  Tensor close = a == b;
+  if (options.equal_nan) close = logical_or(close, logical_and(isnan(a), isnan(b)));
+  if (options.rtol == 0 && options.atol == 0) return close;
+  const DType dtype = is_floating(a.dtype()) ? a.dtype() : f32;
+  const Tensor x = cast(a, dtype), y = cast(b, dtype), error = abs(x - y);
+  const Tensor allowed = abs(y * options.rtol) + options.atol;
+  return logical_or(close, logical_and(isfinite(error), error <= allowed));
+}
+
+bool allclose(const Tensor& a, const Tensor& b, const Closeness& options) {
+  return all(isclose(a, b, options)).item() != 0;
+}
+
 }  // namespace halftone

@@ -18,11 +18,11 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Returns the most states that a rule may have; loops over them are unrolled.
+/// Returns the most states that a rule may have, at least 1; loops over them are unrolled.
 template <StateMask... masks> constexpr int most_states(StateMasks<masks...> /*kinds*/) {
   StateMask all = 0;
   ((all |= masks), ...);
-  return all >> 2 ? 3 : all >> 1 ? 2 : all ? 1 : 0;
+  return all >> 2 ? 3 : all >> 1 ? 2 : 1;
 }
 template <class Rule> constexpr int states_of = most_states(typename Rule::Kinds{});
 

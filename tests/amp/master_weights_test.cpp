@@ -41,6 +41,10 @@ const std::map<std::string, Make> optimizers{
      [](std::vector<Tensor> p) {
        return std::make_unique<optim::Muon>(p, optim::MuonOptions{.lr = 1e-2});
      }},
+    {"adagrad", [](std::vector<Tensor> p) { return std::make_unique<optim::Adagrad>(p); }},
+    {"nadam", [](std::vector<Tensor> p) { return std::make_unique<optim::NAdam>(p); }},
+    {"radam", [](std::vector<Tensor> p) { return std::make_unique<optim::RAdam>(p); }},
+    {"adafactor", [](std::vector<Tensor> p) { return std::make_unique<optim::Adafactor>(p); }},
 };
 const std::vector<MasterWeightsOptions> exact{{.form = WeightForm::master},
                                               {.form = WeightForm::master, .fused = false},

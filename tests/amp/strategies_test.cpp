@@ -315,6 +315,8 @@ TEST_CASE("the tensors that an optimizer keeps determine its bytes") {
   CHECK(state(optim::Sgd(parameters, {.lr = 0.1}), *model) == 0);
   CHECK(state(optim::Sgd(parameters, {.lr = 0.1, .momentum = 0.9}), *model) == 4 * 1410);
   CHECK(state(optim::Adam(parameters), *model) == 8 * 1410);
+  // A row and a column for each weight, [40, 24] and [10, 40], and all of each bias.
+  CHECK(state(optim::Adafactor(parameters), *model) == 4 * (40 + 24 + 40 + 10 + 40 + 10));
 }
 
 TEST_CASE("predicted bytes of several ranks: of the rank that keeps most") {

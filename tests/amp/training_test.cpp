@@ -220,6 +220,20 @@ TEST_CASE("running products, losses and norms have PyTorch's dtypes") {
   using Pair = std::pair<DType, DType>;
   CHECK(dtypes([&] { return cumprod(x, 0); }) == Pair{f32, bf16});
   CHECK(dtypes([&] { return triplet_margin_loss(x, x, x); }) == Pair{f32, f32});
+  const Tensor sign = ones({3}, bf16);
+  CHECK(dtypes([&] { return cosine_embedding_loss(x, x, sign); }) == Pair{f32, f32});
+  CHECK(dtypes([&] { return margin_ranking_loss(x, x, x); }) == Pair{f32, f32});
+  CHECK(dtypes([&] { return hinge_embedding_loss(x, x); }) == Pair{f32, f32});
+  CHECK(dtypes([&] { return poisson_nll_loss(x, x); }) == Pair{f32, f32});
+  CHECK(dtypes([&] { return multilabel_soft_margin_loss(x, x); }) == Pair{f32, bf16});
+  CHECK(dtypes([&] { return ctc_loss(x, from({1, 2}), {3}, {2}); }) == Pair{bf16, f32});
+  CHECK(dtypes([&] { return logcumsumexp(x, 0); }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return nansum(x) + nanmean(x); }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return cummax(x, 0).values; }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return std_mean(x).first; }) == Pair{bf16, bf16});
+  CHECK(dtypes([&] { return histc(x); }) == Pair{bf16, bf16});
+  for (const DType dtype : {f16, bf16})  // the plain one is banned, so this one is
+    CHECK_THROWS_AS(amp::autocast(dtype, [&] { binary_cross_entropy(x, x, x); }), Error);
   CHECK(dtypes([&] { return bce_with_logits(x, x, {.weight = x, .pos_weight = x}); }) ==
         Pair{f32, f32});
   CHECK(dtypes([&] { return vector_norm(x, 1); }) == Pair{f32, bf16});

@@ -471,6 +471,146 @@ TEST_CASE("arguments of losses say what is wrong") {
   CHECK(message_of([&] {
           pairwise_distance(scalar(1), scalar(2));
         }).starts_with("[pairwise_distance] both inputs are scalars."));
+  const auto begins = [](const std::function<void()>& f, std::string_view text) {
+    INFO(message_of(f));
+    CHECK(message_of(f).starts_with(text));
+  };
+  begins([&] { cosine_embedding_loss(x, x, ones({2, 3})); }, "[cosine_embedding_loss] the inputs");
+  begins([&] { margin_ranking_loss(x, x, ones({3})); }, "[margin_ranking_loss] the inputs are");
+  begins([&] { hinge_embedding_loss(x, {}); }, "[hinge_embedding_loss] the target is undefined");
+  begins([&] { multilabel_soft_margin_loss(x, ones({3})); },
+         "[multilabel_soft_margin_loss] the outputs are [2, 3] f32, the targets [3] f32.");
+  begins([&] { multilabel_soft_margin_loss(scalar(1.0), scalar(1.0)); },
+         "[multilabel_soft_margin_loss] the input is a scalar.");
+  begins([&] { poisson_nll_loss(x, ones({3})); }, "[poisson_nll_loss] the outputs are");
+  begins([&] { binary_cross_entropy(x, t, ones({4})); }, "[binary_cross_entropy] ");
+  for (const auto& f : std::vector<std::function<void()>>{
+           [&] { mse(x, t, LossReduction::batchmean); },
+           [&] {
+             cross_entropy(x, from({0, 1}), {.reduction = LossReduction::batchmean});
+           },
+           [&] { cross_entropy(x, t, {.reduction = LossReduction::batchmean}); },
+           [&] {
+             nll_loss(x, from({0, 1}), {.reduction = LossReduction::batchmean});
+           },
+           [&] { gaussian_nll_loss(x, t, x, {.reduction = LossReduction::batchmean}); }})
+    CHECK(message_of(f).ends_with(
+        "] the reduction is batchmean, which kl_div alone has. Use mean or sum."));
+}
+
+TEST_CASE("arguments of ctc_loss say what is wrong") {
+  const Tensor x = log_softmax(ones({4, 2, 3}), -1), t = ones({2, 2}, i64);
+  const auto begins = [](const std::function<void()>& f, std::string_view text) {
+    INFO(message_of(f));
+    CHECK(message_of(f).starts_with(text));
+  };
+  begins(
+      [&] {
+        ctc_loss(x, t, {4}, {1, 1});
+      },
+      "[ctc_loss] there are 1 input_lengths for 2 sequences.");
+  begins(
+      [&] {
+        ctc_loss(x, t, {5, 4}, {1, 1});
+      },
+      "[ctc_loss] one of the input_lengths is 5. Use 0 to 4.");
+  begins([&] { ctc_loss(x, t, {4, 4}, {-1, 1}); }, "[ctc_loss] one of the target_lengths is -1.");
+  begins(
+      [&] {
+        ctc_loss(x, t, {4, 4}, {3, 1});
+      },
+      "[ctc_loss] one of the target_lengths is 3. Use 0 to 2.");
+  begins(
+      [&] {
+        ctc_loss(x, ones({3}, i64), {4, 4}, {1, 1});
+      },
+      "[ctc_loss] the targets are [3] i64 for target_lengths of 2 together.");
+  begins([&] { ctc_loss(x, ones({3, 2}, i64), {4, 4}, {1, 1}); }, "[ctc_loss] the targets are");
+  begins(
+      [&] {
+        ctc_loss(x, t * 3, {4, 4}, {1, 1});
+      },
+      "[ctc_loss] index 3 is out of range for a dimension of size 3.");
+  begins([&] { ctc_loss(x, t, {4, 4}, {1, 1}, {.blank = 3}); }, "[ctc_loss] blank is 3 of 3");
+  begins([&] { ctc_loss(ones({4, 0, 3}), t, {}, {}); }, "[ctc_loss] [4, 0, 3] f32 has no");
+  begins([&] { ctc_loss(x, cast(t, f32), {4, 4}, {1, 1}); }, "[ctc_loss] targets must be i64");
+  begins([&] { ctc_loss(cast(x, i64), t, {4, 4}, {1, 1}); }, "[ctc_loss] needs f64");
+  begins(
+      [&] {
+        ctc_loss(x, t, {4, 4}, {1, 1}, {.reduction = LossReduction::batchmean});
+      },
+      "[ctc_loss] the reduction is batchmean");
+  // Its second gradient is an error that names it, as in PyTorch.
+  const Tensor leaf = randn({4, 2, 3}).set_requires_grad();
+  const Tensor loss = ctc_loss(log_softmax(leaf, -1), t, {4, 4}, {1, 2});
+  begins([&] { autograd::grad(loss, {leaf}, {.create_graph = true}); }, "[ctc_loss] ");
+}
+
+TEST_CASE("ctc_loss: short floats, and a probability of 0") {
+  const Tensor x = log_softmax(randn({5, 2, 3}), -1), t = from({{1, 2}, {2, 1}});
+  const auto loss = [&](const Tensor& logs) { return ctc_loss(logs, t, {5, 4}, {2, 1}); };
+  CHECK(loss(cast(x, bf16)).dtype() == bf16);
+  CHECK(loss(cast(x, bf16)).item() == cast(loss(cast(cast(x, bf16), f64)), bf16).item());
+  const double none = -std::numeric_limits<double>::infinity();
+  Tensor logs = from({{none, 0.0, none}, {none, none, 0.0}}).set_requires_grad();
+  const Tensor certain = ctc_loss(logs, from({1, 2}), {2}, {2});
+  CHECK(certain.item() == 0);
+  certain.backward();
+  CHECK(logs.grad().to_vector<double>() == std::vector<double>(6, 0.0));
+}
+
+TEST_CASE("arguments of counts and running reductions say what is wrong") {
+  const Tensor x = ones({2, 3}), whole = ones({3}, i64);
+  const auto begins = [](const std::function<void()>& f, std::string_view text) {
+    INFO(message_of(f));
+    CHECK(message_of(f).starts_with(text));
+  };
+  begins([&] { cummax(x, 2); }, "[cummax] ");
+  begins([&] { logcumsumexp(whole, 0); }, "[logcumsumexp] needs f64");
+  begins([&] { nanmean(whole); }, "[nanmean] needs f64");
+  begins([&] { nansum(x, {0, 0}); }, "[sum] dimension 0 is given twice");
+  begins([&] { bincount(x); }, "[bincount] the input is [2, 3] f32.");
+  begins([&] { bincount(whole - 2); }, "[bincount] an element is -1.");
+  begins([&] { bincount(whole, ones({2})); }, "[bincount] the weights are [2] f32 for [3] i64.");
+  begins([&] { bincount(whole, {}, -1); }, "[bincount] minlength is -1.");
+  begins([&] { histc(x, 0); }, "[histc] bins is 0. Use 1 or more.");
+  begins([&] { histc(x, 4, 3, 2); }, "[histc] low is 3, high is 2.");
+  begins([&] { histc(x / 0, 4); }, "[histc] the range is inf to inf. It must be finite.");
+  begins([&] { histc(whole); }, "[histc] needs f64");
+  begins([&] { searchsorted(scalar(1.0), x); }, "[searchsorted] the sorted sequence is a scalar.");
+  begins([&] { searchsorted(x, ones({3, 3})); }, "[searchsorted] the sorted sequences are");
+  begins([&] { searchsorted(x, scalar(1.0)); }, "[searchsorted] the sorted sequences are");
+  begins([&] { bucketize(x, x); },
+         "[bucketize] the vector of boundaries is [2, 3] f32, of rank 2.");
+  begins([&] { isclose(x, cast(x, f64)); }, "[isclose] dtypes differ");
+  begins([&] { isclose(x, x, {.rtol = -1}); }, "[isclose] rtol is -1. Use 0 or more.");
+  CHECK(allclose(x, x + 1e-6));
+  CHECK_FALSE(allclose(x, x + 1e-4));
+  CHECK(allclose(zeros({0}), zeros({0})));
+  CHECK_FALSE(allclose(x * std::nan(""), x * std::nan("")));
+  CHECK(allclose(x * std::nan(""), x * std::nan(""), {.equal_nan = true}));
+}
+
+TEST_CASE("composed losses and running sums have second gradients") {
+  manual_seed(4);
+  const Tensor x = randn({3, 4}, f64).set_requires_grad(), y = randn({3, 4}, f64),
+               sign = from({1, -1, 1});
+  const auto second = [&](const std::function<Tensor(const Tensor&)>& f) {
+    const auto slope = [&](const Tensor& in) {
+      const Tensor leaf = in.detach().clone().set_requires_grad();
+      const Tensor first = autograd::grad(sum(f(leaf) * 0.5), {leaf}, {.create_graph = true})[0];
+      return std::pair{leaf, sum(square(first))};
+    };
+    const auto [leaf, value] = slope(x);
+    const Tensor exact = autograd::grad(value, {leaf})[0];
+    const Tensor step = randn({3, 4}, f64) * 1e-5;
+    const double change = slope(x + step).second.item() - slope(x - step).second.item();
+    CHECK(change == doctest::Approx(2 * sum(exact * step).item()).epsilon(1e-4));
+  };
+  second([](const Tensor& in) { return logcumsumexp(in, 1); });
+  second([&](const Tensor& in) { return cosine_embedding_loss(in, y, sign, -0.9); });
+  second([&](const Tensor& in) { return multilabel_soft_margin_loss(in, abs(y)); });
+  second([&](const Tensor& in) { return poisson_nll_loss(in, abs(y)); });
 }
 
 TEST_CASE("arguments of images say what is wrong") {

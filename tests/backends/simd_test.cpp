@@ -327,6 +327,50 @@ TEST_CASE("SGD with and without momentum on every instruction set") {
   });
 }
 
+TEST_CASE("Adagrad, NAdam, RAdam and Adafactor on every instruction set") {
+  each_level([&](const simd::Kernels& k) {
+    for (const int64_t before : {0, 3})
+      check_rule(k, rule::Adagrad{0.2, 0.1, 0.3, 1e-6}, 0.01, before, [&](Element& e) {
+        const double g = e.g + 0.1 * e.p;
+        e.s[0] = (before == 0 ? 0.3 : e.s[0]) + g * g;
+        e.p -= 0.01 / (1 + 0.2 * double(before)) * g / (std::sqrt(e.s[0]) + 1e-6);
+      });
+    const auto moments = [](Element& e, bool decoupled, double decay) {
+      const double g = e.g + (decoupled ? 0 : 0.1 * e.p);
+      if (decoupled) e.p *= 1 - decay;
+      e.s[0] = 0.9 * e.s[0] + 0.1 * g;
+      e.s[1] = 0.99 * e.s[1] + 0.01 * g * g;
+      return g;
+    };
+    for (const bool decoupled : {false, true}) {
+      const rule::NAdam nadam{0.9, 0.99, 1e-6, 0.1, 0.3, decoupled};
+      check_rule(k, nadam, 0.01, 1, [&](Element& e) {
+        const double g = moments(e, decoupled, 0.01 * 0.1);
+        const auto mu = [](int t) { return 0.9 * (1 - 0.5 * std::pow(0.96, t * 0.3)); };
+        const double product = mu(1) * mu(2);
+        const double own = (1 - mu(2)) / (1 - product), ahead = mu(3) / (1 - product * mu(3));
+        e.p -= 0.01 * (own * g + ahead * e.s[0]) / (std::sqrt(e.s[1] / (1 - 0.99 * 0.99)) + 1e-6);
+      });
+      for (const int t : {2, 9})  // rho > 5 from step 6 on
+        check_rule(k, rule::RAdam{0.9, 0.99, 1e-6, 0.1, decoupled}, 0.01, t - 1, [&](Element& e) {
+          moments(e, decoupled, 0.01 * 0.1);
+          const double power = std::pow(0.99, t), most = 2 / 0.01 - 1,
+                       rho = most - 2 * t * power / (1 - power);
+          const double step = 0.01 * e.s[0] / (1 - std::pow(0.9, t));
+          const double r =
+              std::sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
+          CHECK((rho > 5) == (t == 9));
+          e.p -= rho > 5 ? step * r * std::sqrt(1 - power) / (std::sqrt(e.s[1]) + 1e-6) : step;
+        });
+    }
+    check_rule(k, rule::Adafactor{-0.8, 0, true}, 0.01, 3,
+               [](Element& e) { e.p += std::pow(4, -0.8) * (e.g - e.p); });
+    for (const double lr : {0.01, 3.0})  // at most 1 / sqrt(t)
+      check_rule(k, rule::Adafactor{-0.8, 0.1, false}, lr, 3,
+                 [&](Element& e) { e.p = e.p * (1 - lr * 0.1) - std::min(lr, 0.5) * e.g; });
+  });
+}
+
 TEST_CASE("RMSprop, Lion and the directions of LAMB and Muon on every instruction set") {
   each_level([&](const simd::Kernels& k) {
     for (const double momentum : {0.0, 0.9})

@@ -627,6 +627,36 @@ TEST_CASE("states: saved by any number of ranks, loaded by any other") {
   }
 }
 
+TEST_CASE("other optimizers: the bits of one rank on 3, and states of any number of ranks") {
+  using Made = std::unique_ptr<optim::Optimizer>;
+  const std::vector<std::function<Made(const std::vector<Tensor>&)>> makers{
+      [](const auto& p) { return std::make_unique<optim::Adagrad>(p); },
+      [](const auto& p) { return std::make_unique<optim::NAdam>(p); },
+      [](const auto& p) { return std::make_unique<optim::RAdam>(p); },
+      [](const auto& p) { return std::make_unique<optim::Adafactor>(p); }};
+  for (const auto& make : makers) {
+    const auto trained = [&](int ranks, const optim::NamedTensors& from) {
+      optim::NamedTensors state;
+      on_ranks(ranks, [&](ThreadRank& self) {
+        nn::Sequential model = Wide::network(uint64_t(self.rank() + 1));
+        const Made optimizer = make(model.parameters());
+        CAPTURE(optimizer->name());
+        amp::Training training(amp::Policy::named("split-bf16"), model, *optimizer);
+        training.train_together(self);
+        if (!from.empty())
+          training.load_state_dict(self.rank() == 0 ? from : optim::NamedTensors{});
+        take_steps(training, model, 2);
+        const optim::NamedTensors own = copy_of(training.state_dict());
+        if (self.rank() == 0) state = own;
+      });
+      return state;
+    };
+    const optim::NamedTensors by_one = trained(1, {}), by_three = trained(3, {});
+    CHECK(same_state(by_three, by_one));
+    CHECK(same_state(trained(1, by_three), trained(2, by_one)));
+  }
+}
+
 TEST_CASE("states: of another strategy, on several ranks") {
   const optim::NamedTensors o2 = saved_by(3, "o2-bf16");
   for (const std::string strategy : {"fp32", "split-bf16"}) {

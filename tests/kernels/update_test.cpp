@@ -49,6 +49,10 @@ const std::vector<RuleCase> usual_rules{
     {rule::Sgd{.weight_decay = 0.01}, 0},
     {rule::Rmsprop{.momentum = 0.5, .centered = true}, 0},
     {rule::Lion{.weight_decay = 0.1}, 0},
+    {rule::Adagrad{.lr_decay = 0.1, .weight_decay = 0.1}, 3},
+    {rule::NAdam{.weight_decay = 0.1}, 3},
+    {rule::RAdam{.weight_decay = 0.1}, 8},
+    {rule::Adafactor{.weight_decay = 0.1}, 3},
     {rule::AdamDirection{.weight_decay = 0.1}, 3},
     {rule::MomentumDirection{}, 0},
     {rule::ReadWeight{}, 0}};
@@ -58,7 +62,11 @@ const std::vector<RuleCase> other_rules{
     {rule::Sgd{.momentum = 0.9, .dampening = 0.25, .weight_decay = 0.01}, 0},
     {rule::Sgd{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true}, 1},
     {rule::Rmsprop{}, 0},
-    {rule::Rmsprop{.momentum = 0.9}, 0}};
+    {rule::Rmsprop{.momentum = 0.9}, 0},
+    {rule::Adagrad{.initial = 0.5}, 0},
+    {rule::NAdam{.weight_decay = 0.1, .decoupled = true}, 0},
+    {rule::RAdam{.weight_decay = 0.1, .decoupled = true}, 2},
+    {rule::Adafactor{.average = true}, 3}};
 
 std::optional<DType> companion_of(const FormCase& c) {
   switch (c.form) {
@@ -182,6 +190,10 @@ const UpdateRule every_rule[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true
                                  rule::Sgd{.momentum = 0.9, .nesterov = true},
                                  rule::Rmsprop{.momentum = 0.5, .centered = true},
                                  rule::Lion{.weight_decay = 0.1},
+                                 rule::Adagrad{.weight_decay = 0.1},
+                                 rule::NAdam{.weight_decay = 0.1},
+                                 rule::RAdam{.weight_decay = 0.1},
+                                 rule::Adafactor{.weight_decay = 0.1},
                                  rule::AdamDirection{.weight_decay = 0.1},
                                  rule::MomentumDirection{},
                                  rule::ReadWeight{}};
@@ -420,7 +432,7 @@ TEST_CASE("optimizer kernels: stochastic weights use the reference's random numb
   const UpdateRule moving[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true},
                                rule::Sgd{.momentum = 0.9, .nesterov = true},
                                rule::Rmsprop{.momentum = 0.5, .centered = true},
-                               rule::Lion{.weight_decay = 0.1}};
+                               rule::Lion{.weight_decay = 0.1}, rule::NAdam{.weight_decay = 0.1}};
   // A list of the shorter kind, one of the longer kind, and tensors that are updated one by one.
   for (const auto& [count, turned] : {std::pair{3, false}, {26, false}, {1, true}})
     for (const UpdateRule& rule : moving) {

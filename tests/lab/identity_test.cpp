@@ -157,8 +157,10 @@ TEST_CASE("the identity of a training has its own choices, and what they became"
   CHECK(plain["data"]["seed"] == 5);
   CHECK_FALSE(plain["data"].contains("validation_hash"));
   const std::pair<const char*, const char*> classes[] = {
-      {"adamw", "AdamW"}, {"adam", "Adam"}, {"sgd", "Sgd"},  {"rmsprop", "Rmsprop"},
-      {"lion", "Lion"},   {"lamb", "Lamb"}, {"muon", "Muon"}};
+      {"adamw", "AdamW"},     {"adam", "Adam"},   {"sgd", "Sgd"},
+      {"rmsprop", "Rmsprop"}, {"lion", "Lion"},   {"adagrad", "Adagrad"},
+      {"nadam", "NAdam"},     {"radam", "RAdam"}, {"adafactor", "Adafactor"},
+      {"lamb", "Lamb"},       {"muon", "Muon"}};
   for (const auto& [named, name] : classes) {
     const Json chosen = identity({.lr = 0.125, .optimizer = named});
     CHECK(chosen["optimizer"]["named"] == named);

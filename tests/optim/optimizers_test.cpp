@@ -140,7 +140,7 @@ TEST_CASE("parameter errors") {
 
 // Lion, LAMB and Muon: compared with their published formulas in f64, under every form of weights.
 
-namespace halftone::test::lion_lamb_muon_test {
+namespace halftone::test::by_formula_test {
 
 using namespace halftone::optim;
 
@@ -370,11 +370,21 @@ const std::vector<std::pair<std::string, Make>> makers{
      }},
     {"Muon",
      [](std::vector<Tensor> p) { return std::make_unique<Muon>(p, MuonOptions{.lr = 0.01}); }},
+    {"Adagrad", [](std::vector<Tensor> p) { return std::make_unique<Adagrad>(p); }},
+    {"NAdam", [](std::vector<Tensor> p) { return std::make_unique<NAdam>(p); }},
+    {"RAdam", [](std::vector<Tensor> p) { return std::make_unique<RAdam>(p); }},
+    {"Adafactor", [](std::vector<Tensor> p) { return std::make_unique<Adafactor>(p); }},
 };
 
 TEST_CASE("state is saved and loaded under its names") {
   const std::map<std::string, std::vector<std::string>> names{
-      {"Lion", {"exp_avg"}}, {"LAMB", {"exp_avg", "exp_avg_sq"}}, {"Muon", {"momentum_buffer"}}};
+      {"Lion", {"exp_avg"}},
+      {"LAMB", {"exp_avg", "exp_avg_sq"}},
+      {"Muon", {"momentum_buffer"}},
+      {"Adagrad", {"sum"}},
+      {"NAdam", {"exp_avg", "exp_avg_sq"}},
+      {"RAdam", {"exp_avg", "exp_avg_sq"}},
+      {"Adafactor", {"row_var", "col_var"}}};
   for (const auto& [name, make] : makers) {
     INFO(name);
     Tensor p = from_vector(random_values(12, 0), {3, 4}, f32).set_requires_grad(),
@@ -385,20 +395,115 @@ TEST_CASE("state is saved and loaded under its names") {
       optimizer.step();
     };
     step(p, *first, 1), step(p, *first, 2);
+    int64_t elements = 0;
+    for (const std::string& entry : names.at(name)) {
+      REQUIRE(first->state_dict().contains("state.0." + entry));
+      elements += first->state_dict().at("state.0." + entry).numel();
+    }
+    CHECK(first->state_elements(0, p) == elements);
+    const std::vector<std::string_view> known = state_names();
     for (const std::string& entry : names.at(name))
-      CHECK(first->state_dict().contains("state.0." + entry));
+      CHECK(std::ranges::find(known, entry) != known.end());
     q = p.detach().clone().set_requires_grad();
     const auto third = make({q});
     third->load_state_dict(first->state_dict());
     step(p, *first, 3), step(q, *third, 3);
     CHECK(p.to_vector<double>() == q.to_vector<double>());
-    CHECK(first->state_tensors(0, p) == int64_t(names.at(name).size()));
   }
+}
+
+TEST_CASE("NAdam's product of momenta follows from the step, and is PyTorch's") {
+  for (const auto& [beta, decay] :
+       {std::pair{0.9, 4e-3}, {0.999, 4e-3}, {0.9999, 1.0}, {0.99, 30.0}, {0.9, 0.0}, {0.0, 1.0}}) {
+    const rule::NAdam rule{.beta1 = beta, .momentum_decay = decay};
+    double product = 1;
+    for (int t = 1; t <= 2000; ++t) {
+      product *= beta * (1 - 0.5 * std::pow(0.96, t * decay));
+      if (t < 10 || t % 100 == 0)
+        CHECK(std::abs(rule.mu_product(t) - product) <= 1e-12 * product + 1e-20);
+    }
+  }
+  Tensor p = ones({3}).set_requires_grad();
+  NAdam optimizer({p});
+  for (int t = 1; t <= 2; ++t) p.set_grad(ones({3})), optimizer.step();
+  const NamedTensors state = optimizer.state_dict();
+  CHECK(state.at("state.0.mu_product").dtype() == f32);
+  const double first = 0.9 * (1 - 0.5 * std::pow(0.96, 4e-3)),
+               second = 0.9 * (1 - 0.5 * std::pow(0.96, 8e-3));
+  CHECK(state.at("state.0.mu_product").item() == doctest::Approx(first * second));
+  NAdam other({p});
+  other.load_state_dict(state);
+  CHECK(other.state_dict().at("state.0.mu_product").item() ==
+        state.at("state.0.mu_product").item());
+}
+
+TEST_CASE("Adafactor's state: one row and one column of a matrix, and what does not fit") {
+  Tensor matrix = ones({6, 4, 5}).set_requires_grad(), vector = ones({4}).set_requires_grad();
+  Adafactor optimizer({matrix, vector}, {.state_dtype = bf16});
+  matrix.set_grad(ones({6, 4, 5})), vector.set_grad(ones({4}));
+  optimizer.step();
+  NamedTensors state = optimizer.state_dict();
+  CHECK(state.at("state.0.row_var").shape() == Shape{6, 4, 1});
+  CHECK(state.at("state.0.col_var").shape() == Shape{6, 1, 5});
+  CHECK(state.at("state.0.col_var").dtype() == bf16);
+  CHECK(state.at("state.1.variance").shape() == Shape{4});
+  CHECK_FALSE(state.contains("state.0.variance"));
+  state.erase("state.0.row_var");
+  CHECK_THROWS_WITH_AS(optimizer.load_state_dict(state),
+                       doctest::Contains("state.0.row_var is missing"), UsageError);
+  state["state.0.row_var"] = ones({6, 4, 5});
+  CHECK_THROWS_WITH_AS(optimizer.load_state_dict(state),
+                       doctest::Contains("state.0.row_var is [6, 4, 5] instead of [6, 4, 1]"),
+                       UsageError);
+}
+
+TEST_CASE("options of Adagrad, NAdam, RAdam, Adafactor and L-BFGS say what is wrong") {
+  const std::vector<Tensor> p{ones({2}).set_requires_grad()};
+  const auto says = [](const std::string& text) { return doctest::Contains(text.c_str()); };
+  CHECK_THROWS_WITH(Adagrad(p, {.lr_decay = -1}), "[Adagrad] lr_decay is -1. Use 0 or more.");
+  CHECK_THROWS_WITH(Adagrad(p, {.initial_accumulator_value = -1}), says("[Adagrad] initial_acc"));
+  CHECK_THROWS_WITH(NAdam(p, {.momentum_decay = -1}), says("[NAdam] momentum_decay is -1."));
+  CHECK_THROWS_WITH(RAdam(p, {.betas = {0.9, 1}}), says("[RAdam] beta2 is 1."));
+  CHECK_THROWS_WITH(Adafactor(p, {.beta2_decay = 0.1}), says("[Adafactor] beta2_decay is 0.1."));
+  CHECK_THROWS_WITH(Adafactor(p, {.d = 0.5}), says("[Adafactor] d is 0.5. Use 1 or more."));
+  CHECK_THROWS_WITH(Lbfgs(p, {.max_iter = 0}), says("[Lbfgs] max_iter is 0. Use 1 or more."));
+  CHECK_THROWS_WITH(Lbfgs(p, {.state_dtype = bf16}), says("[Lbfgs] state_dtype is bf16."));
+  CHECK_THROWS_WITH(Lbfgs({ones({2}, bf16).set_requires_grad()}), says("[Lbfgs] the parameters"));
+  CHECK_THROWS_WITH(Lbfgs(p).step(), says("[Lbfgs] a step needs the loss more than once."));
+  CHECK_THROWS_WITH(Lbfgs(p).step([] { return Tensor{}; }), says("[Lbfgs] the closure returned"));
+}
+
+TEST_CASE("L-BFGS: under strategies, and with a state that does not fit") {
+  manual_seed(2);
+  nn::Linear layer(3, 2);
+  Lbfgs optimizer(layer.parameters());
+  CHECK_THROWS_WITH(
+      [&] {
+        amp::Training training = amp::apply(amp::Policy::named("o2-bf16"), layer, optimizer);
+        training.backward(sum(training.forward(layer, ones({1, 3}))));
+        training.step();
+      }(),
+      doctest::Contains("[Lbfgs] a step needs the loss more than once."));
+  const Tensor x = randn({5, 3}), t = randn({5, 2});
+  nn::Linear other(3, 2);
+  Lbfgs own(other.parameters(), {.strong_wolfe = true});
+  const auto closure = [&] {
+    own.zero_grad();
+    const Tensor loss = amp::autocast(bf16, [&] { return mse(other(x), t); });
+    loss.backward();
+    return loss;
+  };
+  const double first = own.step(closure).item();
+  CHECK(own.step(closure).item() < first / 1.5);
+  NamedTensors state = own.state_dict();
+  state.erase("state.0.d");
+  CHECK_THROWS_WITH_AS(own.load_state_dict(state), doctest::Contains("there is no state.0.d of"),
+                       UsageError);
 }
 
 }  // namespace
 
-}  // namespace halftone::test::lion_lamb_muon_test
+}  // namespace halftone::test::by_formula_test
 
 // AMSGrad, maximize, schedules, plateaus and p-norms, each compared with PyTorch's formula in f64
 // or its published numbers.

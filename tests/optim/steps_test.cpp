@@ -40,6 +40,10 @@ const std::vector<Named> optimizers{
     {"Rmsprop",
      of<optim::Rmsprop>(optim::RmspropOptions{.lr = 0.1, .momentum = 0.5, .centered = true})},
     {"Lion", of<optim::Lion>(optim::LionOptions{.lr = 0.01, .weight_decay = 0.1})},
+    {"Adagrad", of<optim::Adagrad>(optim::AdagradOptions{.lr = 0.1, .lr_decay = 0.1})},
+    {"NAdam", of<optim::NAdam>(optim::NAdamOptions{.lr = 0.1})},
+    {"RAdam", of<optim::RAdam>(optim::RAdamOptions{.lr = 0.1})},
+    {"Adafactor", of<optim::Adafactor>(optim::AdafactorOptions{.lr = 0.1, .weight_decay = 0.1})},
     {"Lamb", of<optim::Lamb>(optim::LambOptions{.lr = 0.01, .weight_decay = 0.1})},
     {"Muon", of<optim::Muon>(optim::MuonOptions{.lr = 0.01})}};
 
@@ -387,7 +391,7 @@ TEST_CASE("the state dictionary has PyTorch's names") {
 }
 
 TEST_CASE_TEMPLATE("a resumed optimizer continues as if it had not stopped", Kind, Sgd, Adam, AdamW,
-                   Rmsprop) {
+                   Rmsprop, Adagrad, NAdam, RAdam, Adafactor) {
   const Tensor a = leaf({4}), b = leaf({4});
   Kind first({a});
   if constexpr (requires { first.options().momentum; }) first.options().momentum = 0.9;

@@ -166,17 +166,20 @@ using Results = std::vector<Tensor>;
 using Operation = std::function<Results(const Arguments&)>;
 
 /// Returns "" if equal up to a few roundings; zeros must have equal signs if results are exact.
-inline std::string compared(const Tensor& got, const Tensor& wanted) {
+inline std::string compared(const Tensor& got, const Tensor& wanted, double roundings = 4) {
   if (got.dtype() != wanted.dtype() || got.shape() != wanted.shape()) {
     std::ostringstream text;
     text << described(got) << " where PyTorch has " << described(wanted);
     return text.str();
   }
   const double eps = epsilon(wanted.dtype());
-  return difference(got, wanted, eps == 0 ? 0 : 4 * eps * std::max(1.0, largest_magnitude(wanted)));
+  return difference(got, wanted,
+                    eps == 0 ? 0 : roundings * eps * std::max(1.0, largest_magnitude(wanted)));
 }
 
-inline void check_case(const NamedTensors& stored, const Operation& operation) {
+/// `roundings`: how many spacings gradients may differ by.
+inline void check_case(const NamedTensors& stored, const Operation& operation,
+                       double roundings = 4) {
   Arguments in{find(stored, "a"), find(stored, "b"), find(stored, "c"), {}};
   if (const Tensor n = find(stored, "n"); n.defined()) in.n = n.to_vector<int64_t>();
   for (const auto& [name, leaf] : {std::pair{"da", &in.a}, {"db", &in.b}, {"dc", &in.c}})
@@ -192,7 +195,7 @@ inline void check_case(const NamedTensors& stored, const Operation& operation) {
   results[0].backward(stored.at("dy"));
   for (const auto& [name, leaf] : {std::pair{"da", &in.a}, {"db", &in.b}, {"dc", &in.c}}) {
     CAPTURE(name);
-    if (stored.contains(name)) CHECK(compared(leaf->grad(), stored.at(name)) == "");
+    if (stored.contains(name)) CHECK(compared(leaf->grad(), stored.at(name), roundings) == "");
   }
 }
 

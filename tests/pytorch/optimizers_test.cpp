@@ -61,6 +61,17 @@ void compare_steps(const NamedTensors& stored, const MakeOptimizer& make, DType 
 
 TEST_CASE("pytorch: optimizers over ten steps") {
   const auto cases = load_cases("optimizer");
+  const NAdamOptions nadam{
+      .lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1, .momentum_decay = 0.3};
+  NAdamOptions nadam_decoupled = nadam;
+  nadam_decoupled.momentum_decay = 4e-3, nadam_decoupled.decoupled_weight_decay = true;
+  const RAdamOptions radam{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1};
+  RAdamOptions radam_decoupled = radam;
+  radam_decoupled.decoupled_weight_decay = true;
+  const AdafactorOptions adafactor{
+      .lr = 0.5, .beta2_decay = -0.5, .eps = {1e-2, 0.3}, .d = 1.25, .weight_decay = 0.1};
+  AdafactorOptions adafactor_maximize = adafactor;
+  adafactor_maximize.maximize = true;
   const std::map<std::string, MakeOptimizer> table{
       {"sgd", with<Sgd>(SgdOptions{.lr = 0.1})},
       {"sgd_decay", with<Sgd>(SgdOptions{.lr = 0.1, .weight_decay = 0.2})},
@@ -88,6 +99,23 @@ TEST_CASE("pytorch: optimizers over ten steps") {
        with_groups<AdamW>(AdamWOptions{.lr = 0.1}, AdamWOptions{.lr = 0.01, .weight_decay = 0.5})},
       {"groups_sgd",
        with_groups<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}, SgdOptions{.lr = 0.3})},
+      {"adagrad", with<Adagrad>(AdagradOptions{})},
+      {"adagrad_options", with<Adagrad>(AdagradOptions{.lr = 0.1,
+                                                       .lr_decay = 0.2,
+                                                       .weight_decay = 0.1,
+                                                       .initial_accumulator_value = 0.3,
+                                                       .eps = 1e-3})},
+      {"nadam", with<NAdam>(NAdamOptions{})},
+      {"nadam_options", with<NAdam>(nadam)},
+      {"nadam_decoupled", with<NAdam>(nadam_decoupled)},
+      {"radam", with<RAdam>(RAdamOptions{})},
+      {"radam_options", with<RAdam>(radam)},
+      {"radam_decoupled", with<RAdam>(radam_decoupled)},
+      {"adafactor", with<Adafactor>(AdafactorOptions{.eps = {1e-7, 1e-3}})},
+      {"adafactor_vector", with<Adafactor>(adafactor)},
+      {"adafactor_matrix", with<Adafactor>(adafactor)},
+      {"adafactor_kernel", with<Adafactor>(adafactor)},
+      {"adafactor_maximize", with<Adafactor>(adafactor_maximize)},
   };
   for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
@@ -100,7 +128,49 @@ TEST_CASE("pytorch: optimizers over ten steps") {
       }
     }
   }
-  CHECK(cases.size() == table.size() + 2 + 6);  // with the clipping and the schedules below
+  CHECK(cases.size() == table.size() + 2 + 6 + 5);  // with clipping, schedules and L-BFGS below
+}
+
+TEST_CASE("pytorch: L-BFGS on Rosenbrock's function") {
+  const auto cases = load_cases("optimizer");
+  const std::map<std::string, LbfgsOptions> table{
+      {"plain", {.lr = 0.002, .max_iter = 8}},
+      {"wolfe", {.max_iter = 7, .history_size = 3, .strong_wolfe = true}},
+      {"wolfe_long", {.lr = 20, .max_eval = 9, .strong_wolfe = true}},
+      {"maximize", {.strong_wolfe = true, .maximize = true}},
+      {"converged", {.max_iter = 100, .strong_wolfe = true}},
+  };
+  for (const auto& [name, options] : table) {
+    CAPTURE(name);
+    const NamedTensors& stored = cases.at("lbfgs_" + name);
+    const Tensor a = from({-1.25, 0.5}, f64).set_requires_grad(),
+                 b = from({1.0, 2.0}, f64).reshape(2, 1).set_requires_grad();
+    auto optimizer = std::make_unique<Lbfgs>(std::vector{a, b}, options);
+    std::vector<double> losses;
+    const auto closure = [&] {
+      optimizer->zero_grad();
+      const Tensor x = cat({a, b.reshape(2)}), left = slice(x, 0, 0, 3), right = slice(x, 0, 1, 4);
+      Tensor loss = sum(100 * square(right - square(left)) + square(1 - left));
+      if (options.maximize) loss = -loss;
+      loss.backward();
+      losses.push_back(loss.item());
+      return loss;
+    };
+    for (int step = 0; step < 3; ++step) {
+      const std::size_t before = losses.size();
+      const double first = optimizer->step(closure).item();
+      CHECK(first == losses.at(before));
+      // The state can be moved to another optimizer.
+      const NamedTensors state = optimizer->state_dict();
+      optimizer = std::make_unique<Lbfgs>(std::vector{a, b});
+      optimizer->load_state_dict(state);
+    }
+    const std::vector<double> wanted = stored.at("losses").to_vector<double>();
+    REQUIRE(losses.size() == wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      CHECK(losses[i] == doctest::Approx(wanted[i]).epsilon(1e-6));
+    CHECK(difference(cat({a.detach(), b.detach().reshape(2)}), stored.at("p"), 1e-6) == "");
+  }
 }
 
 TEST_CASE("pytorch: clip_grad_norm") {
