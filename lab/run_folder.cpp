@@ -8,7 +8,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/identity.h>
+#include <halftone/lab/summary.h>
 #include <halftone/lab/table.h>
 #include <halftone/amp/policy.h>
 
