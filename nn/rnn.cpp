@@ -68,7 +68,7 @@ namespace {
 /// Where sequences of unequal length end, and how they are reversed: in tensors for x's device.
 struct Padding {
   Tensor valid;     // bool [time, n, 1]: the step is one of the sequence
-  Tensor reversed;  // i64 [time * n]: the row that stands there in the reversed sequence
+  Tensor reversed;  // i64 [time * n]: the row at this place of the reversed sequence
   Tensor last;      // i64 [n]: the row of the last valid step
 
   Padding(std::string_view layer, const Tensor& x, const Tensor& lengths) {

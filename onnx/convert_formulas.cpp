@@ -53,6 +53,12 @@ HALFTONE_ONNX_TYPE(Abs);
 HALFTONE_ONNX_TYPE(Neg);
 HALFTONE_ONNX_TYPE(Sin);
 HALFTONE_ONNX_TYPE(Cos);
+HALFTONE_ONNX_TYPE(Tan);
+HALFTONE_ONNX_TYPE(Asin);
+HALFTONE_ONNX_TYPE(Acos);
+HALFTONE_ONNX_TYPE(Atan);
+HALFTONE_ONNX_TYPE(Sinh);
+HALFTONE_ONNX_TYPE(Cosh);
 HALFTONE_ONNX_TYPE(Floor);
 HALFTONE_ONNX_TYPE(Ceil);
 HALFTONE_ONNX_TYPE(Round);
@@ -155,6 +161,27 @@ void log10(const Step& step) {
   const Formula f{step};
   step.result(f.times(f.one("Log", f.x), 1 / std::numbers::ln10));
 }
+void exp2(const Step& step) {
+  const Formula f{step};
+  step.result(f.two("Pow", f.number(2), f.x));
+}
+void logit(const Step& step) {
+  const Formula f{step};
+  const double eps = formula_of<formula::Logit>(step).eps;
+  const Value x = eps < 0 ? f.x : step.node("Clip", {f.x, f.number(eps), f.number(1 - eps)});
+  step.result(f.one("Log", f.two("Div", x, f.two("Sub", f.number(1), x))));
+}
+Value towards_0(const Formula& f) {
+  return f.where(f.compared("Less", f.x, 0), f.one("Ceil", f.x), f.one("Floor", f.x));
+}
+void trunc(const Step& step) {
+  const Formula f{step};
+  step.result(is_floating(f.x.dtype) ? towards_0(f) : f.x);
+}
+void frac(const Step& step) {
+  const Formula f{step};
+  step.result(f.two("Sub", f.x, towards_0(f)));
+}
 void rsqrt(const Step& step) {
   const Formula f{step};
   step.result(f.one("Reciprocal", f.one("Sqrt", f.x)));
@@ -230,6 +257,11 @@ void remainder(const Step& step) {
   if (!is_floating(d.a.dtype)) return step.result(step.node("Mod", {d.a, d.safe_divisor()}));
   const auto [rest, differs] = d.rest();
   step.result(d.where(differs, step.node("Add", {rest, d.b}), rest));
+}
+void fmod(const Step& step) {
+  const Division d(step);
+  const Value divisor = is_floating(d.a.dtype) ? d.b : d.safe_divisor();
+  step.result(step.node("Mod", {d.a, divisor}, {attribute("fmod", int64_t(1))}));
 }
 /// As core/formulas.h: of floats, (a - rest) / b is a whole number but for its rounding.
 void floor_divide(const Step& step) {
@@ -349,6 +381,16 @@ std::vector<Conversion> formula_conversions() {
           conversion<Unary<Affine>>(affine),
           conversion<Unary<Sin>>(one_node<Sin_type>),
           conversion<Unary<Cos>>(one_node<Cos_type>),
+          conversion<Unary<Tan>>(one_node<Tan_type>),
+          conversion<Unary<Asin>>(one_node<Asin_type>),
+          conversion<Unary<Acos>>(one_node<Acos_type>),
+          conversion<Unary<Atan>>(one_node<Atan_type>),
+          conversion<Unary<Sinh>>(one_node<Sinh_type>),
+          conversion<Unary<Cosh>>(one_node<Cosh_type>),
+          conversion<Unary<Exp2>>(exp2),
+          conversion<Unary<Logit>>(logit),
+          conversion<Unary<Trunc>>(trunc),
+          conversion<Unary<Frac>>(frac),
           conversion<Unary<Sign>>(sign),
           conversion<Unary<Floor>>(one_node<Floor_type>),
           conversion<Unary<Ceil>>(one_node<Ceil_type>),
@@ -364,6 +406,7 @@ std::vector<Conversion> formula_conversions() {
           conversion<Binary<Maximum>>(one_node<Max_type>),
           conversion<Binary<Minimum>>(one_node<Min_type>),
           conversion<Binary<Remainder>>(remainder),
+          conversion<Binary<Fmod>>(fmod),
           conversion<Binary<FloorDivide>>(floor_divide),
           conversion<Binary<Glu>>(glu),
           conversion<Binary<Swiglu>>(swiglu),

@@ -320,8 +320,7 @@ IndexedRows indexed_rows(std::string_view op, const Tensor& x, const std::vector
       row = where(logical_and(place >= 0, place < size), row, -1);
     front.push_back(size);
   }
-  // The dimensions of the indices stand in the place of the indexed ones, or first if those are
-  // apart.
+  // The dimensions of the indices replace the indexed ones, or come first if those are apart.
   const int first = moved[-1] - moved[0] == moved.rank() - 1 ? int(moved[0]) : 0;
   IndexedRows result{
       .rows = {}, .row = {}, .shape = common, .order = {}, .moved = moved, .moved_shape = front};
@@ -768,7 +767,7 @@ Tensor histc(const Tensor& in, int64_t bins, double low, double high) {
   return cast(counts, in.dtype());
 }
 
-/// Halves a step: a value is placed behind the element at the end of the step if this element is
+/// Halves a step: a value comes after the element at the end of the step if this element is
 /// smaller, or for `right` not larger.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   const std::string_view op = "searchsorted";

@@ -271,9 +271,9 @@ Tensor Qr::gradient(const Tensor& result, const Tensor& dy) const {
   const auto [q, r] = qr_pieces(result, of);
   auto [dq, dr] = qr_pieces(cast(dy, result.dtype()), of);
   // The gradient of the square or tall matrix a = q r.
-  const auto tall = [&](const Tensor& square, const Tensor& of_q, const Tensor& of_r) {
-    const Tensor both = matmul(square, flipped(of_r)) - matmul(flipped(of_q), q);
-    return solved_from_right(flipped(square), of_q + matmul(q, lower_mirrored(both)));
+  const auto tall = [&columns = q](const Tensor& square, const Tensor& of_q, const Tensor& of_r) {
+    const Tensor both = matmul(square, flipped(of_r)) - matmul(flipped(of_q), columns);
+    return solved_from_right(flipped(square), of_q + matmul(columns, lower_mirrored(both)));
   };
   if (m >= n) return cast(tall(r, dq, dr), from);
   // The columns beyond the square are q v: their gradient reaches v and q.

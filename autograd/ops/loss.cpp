@@ -189,8 +189,8 @@ Tensor bce_with_logits(const Tensor& logits, const Tensor& target, const BceOpti
   const WideInputs<4> in(formula::BceWithLogits::info,
                          {logits, target, options.weight, options.pos_weight}, 2);
   const auto& [x, t, weight, pos_weight] = in.x;
-  const auto weights = [&](const Tensor& given) {
-    return weights_of_losses(op, given, target, x.dtype());
+  const auto weights = [&, dtype = x.dtype()](const Tensor& given) {
+    return weights_of_losses(op, given, target, dtype);
   };
   Tensor losses;
   if (pos_weight.defined()) {

@@ -143,6 +143,10 @@ void write_functions() {
       {"exp", [](T a) { return exp(a); }},
       {"expm1", [](T a) { return expm1(a * 0.01); }},
       {"sin_cos", [](T a) { return sin(a) * cos(a); }},
+      {"angles", [](T a) { return atan(a) + tan(tanh(a)) + asin(tanh(a)) * acos(tanh(a)); }},
+      {"hyperbolic", [](T a) { return sinh(a) - cosh(a * 0.5) + exp2(a); }},
+      {"logit", [](T a) { return logit(sigmoid(a), 1e-3); }},
+      {"trunc_frac", [](T a) { return trunc(a * 3) * 0.5 - frac(a * 7); }},
       {"rounded", [](T a) { return floor(a) + ceil(a * 3) + round(a * 2.5); }},
       {"sign_abs", [](T a) { return sign(a) * abs(-a); }},
       {"elu", [](T a) { return elu(a, 0.7) + selu(a); }},
@@ -239,6 +243,12 @@ void write_functions() {
          return scaled_dot_product_attention(q, kv, kv * 2, {.scale = 0.5, .enable_gqa = true});
        }},
       {"scatter", [](T a) { return scatter_add(a, 2, argsort(a, 2), a * 2); }},
+      {"volumes",
+       [](T a) {
+         const ht::Tensor v = reshape(a, {a.size(0), 1, 4, 2, 3});
+         const ht::Tensor y = conv3d(v, ht::full({2, 1, 3, 2, 2}, 0.5), {}, {.padding = 1});
+         return max_pool3d(y, {.kernel = 2, .stride = ht::Triple(1)});
+       }},
       {"mean_of_batch", [](T a) { return a - mean(a, {0}, true); }}};
   for (const auto& [name, f] : others) write_function(name, x, f);
   const ht::Tensor image = images(4, 9);
@@ -283,6 +293,9 @@ void write_corners() {
       {"relu", [](T a) { return relu(a); }},
       {"clamp", [](T a) { return clamp(a, -1, 2); }},
       {"sign", [](T a) { return sign(a); }},
+      {"exp2", [](T a) { return exp2(a); }},
+      {"trunc", [](T a) { return trunc(a); }},
+      {"atan", [](T a) { return atan(a); }},
       {"exp", [](T a) { return exp(a); }},
       {"log", [](T a) { return log(a); }},
       {"log1p", [](T a) { return log1p(a); }},
@@ -320,6 +333,7 @@ void write_corners() {
       {"divide", [](T a, T b) { return a / b; }},
       {"remainder", [](T a, T b) { return a % b; }},
       {"floor_divide", [](T a, T b) { return floor_divide(a, b); }},
+      {"fmod", [](T a, T b) { return fmod(a, b); }},
       {"maximum", [](T a, T b) { return maximum(a, b); }},
       {"minimum", [](T a, T b) { return minimum(a, b); }},
       {"pow", [](T a, T b) { return pow(a, b); }},
