@@ -40,7 +40,6 @@
 #include <halftone/nn/module.h>
 #include <halftone/nn/rnn.h>
 #include <halftone/nn/transformer.h>
-#include <halftone/nn/volumes.h>
 #include <halftone/onnx/save_onnx.h>
 #include <halftone/optim/optimizer.h>
 #include <halftone/optim/optimizers.h>

@@ -15,4 +15,3 @@
 #include <halftone/autograd/ops/reduce.h>
 #include <halftone/autograd/ops/sequences.h>
 #include <halftone/autograd/ops/shape.h>
-#include <halftone/autograd/ops/volumes.h>

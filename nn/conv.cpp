@@ -268,4 +268,24 @@ Tensor InstanceNorm::forward(const Tensor& in) const {
   });
 }
 
+Conv3d::Conv3d(int64_t in_channels, int64_t out_channels, Triple kernel, Conv3dOptions o)
+    : options{
+          .stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
+  check("Conv3d", in_channels, out_channels, kernel.image(), o.groups);
+  detail::require_positive("Conv3d", "kernel depth", kernel.depth);
+  weight = Parameter(
+      Shape{out_channels, in_channels / o.groups, kernel.depth, kernel.height, kernel.width});
+  if (o.bias) bias = Parameter(Shape{out_channels});
+  init::layer_default(weight, bias);
+}
+
+BatchNorm3d::BatchNorm3d(int64_t channels, BatchNormOptions options)
+    : BatchNorm("BatchNorm3d", channels, options) {}
+
+void BatchNorm3d::check_rank(const Tensor& x) const {
+  if (x.rank() != 5)
+    fail<ShapeError>("BatchNorm3d", "needs [n, channels, depth, height, width], got ", described(x),
+                     ". Images take BatchNorm2d.");
+}
+
 }  // namespace halftone::nn

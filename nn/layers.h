@@ -98,7 +98,7 @@ inline double probability(std::string_view layer, double p) {
 inline std::size_t place_among(std::string_view list, int place, std::size_t size) {
   const int at = place < 0 ? place + int(size) : place;
   if (at < 0 || at >= int(size))
-    fail<UsageError>(list, "there is no layer ", place, " among ", size,
+    fail<UsageError>(list, "layer ", place, " is asked for, and there are ", size,
                      ". Count from 0, or back from -1.");
   return std::size_t(at);
 }

@@ -196,7 +196,7 @@ struct Module {
 
  protected:
   /// Returns call(), within a scope of this module; then its observers see `inputs` and the result.
-  /// For call functions beside those of Layer and LayerOf.
+  /// For call functions in addition to those of Layer and LayerOf.
   template <class Call, class... Inputs>
   auto called(const Call& call, const Inputs&... inputs) const {
     const CallScope scope = call_scope();

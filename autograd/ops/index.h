@@ -96,7 +96,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = {});
 
 /// Returns x[i, j, ...]: elements by index tensors, one for each dimension from the first on, which
-/// broadcast. An undefined tensor stands for a whole dimension, as None; a bool mask for as many
+/// broadcast. An undefined tensor takes a whole dimension, as None; a bool mask takes as many
 /// dimensions as it has (the GPU waits for it). Negative indices count from the end. As PyTorch's
 /// x[i, j], but always a copy.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);

@@ -1,95 +1,17 @@
-// Linear algebra: Eigen's factorizations of single matrices, and gradients made of operations
+// Linear algebra of batches, and its gradients made of operations
 // (Giles 2008, "Collected matrix derivative results"; Townsend 2016, "Differentiating the singular
-// value decomposition"; for wide matrices in qr: Roberts and Roberts, arXiv 2009.10071). No
-// other file of the library knows Eigen.
+// value decomposition"; for wide matrices in qr: Roberts and Roberts, arXiv 2009.10071).
 #include <halftone/autograd/ops/linalg.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include <halftone/autograd/ops.h>
-
-#if HALFTONE_HAVE_EIGEN
-#define EIGEN_DONT_PARALLELIZE
-#include <Eigen/Cholesky>
-#include <Eigen/Eigenvalues>
-#include <Eigen/LU>
-#include <Eigen/QR>
-#include <Eigen/SVD>
-#endif
+#include <halftone/core/linear_algebra.h>
 
 namespace halftone {
 
 namespace {
-
-// --- single matrices
-
-#if HALFTONE_HAVE_EIGEN
-using Rows = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using Eigen::MatrixXd;
-
-/// A row-major matrix at `values`.
-auto at(const double* values, int64_t m, int64_t n) { return Eigen::Map<const Rows>(values, m, n); }
-auto at(double* values, int64_t m, int64_t n) { return Eigen::Map<Rows>(values, m, n); }
-
-Eigen::PartialPivLU<MatrixXd> lu_of(const double* a, int64_t n, int64_t place) {
-  Eigen::PartialPivLU<MatrixXd> lu(at(a, n, n));
-  for (int64_t i = 0; i < n; ++i)
-    if (lu.matrixLU()(i, i) == 0)
-      fail<UsageError>(running_operation("linalg"), "matrix ", place,
-                       " of the batch is singular: pivot ", i,
-                       " is 0. Add a small multiple of the identity, or use lstsq().");
-  return lu;
-}
-void invert(const double* a, int64_t n, double* y, int64_t place) {
-  at(y, n, n) = lu_of(a, n, place).inverse();
-}
-void solve(const double* a, const double* b, int64_t n, int64_t k, double* x, int64_t place) {
-  at(x, n, k) = lu_of(a, n, place).solve(MatrixXd(at(b, n, k)));
-}
-void cholesky(const double* a, int64_t n, double* l, int64_t place) {
-  const Eigen::LLT<MatrixXd> llt(at(a, n, n));
-  const MatrixXd lower = llt.matrixL();
-  // A NaN ends no factorization of Eigen's.
-  if (llt.info() != Eigen::Success || !(lower.diagonal().array() > 0).all())
-    fail<UsageError>("cholesky", "matrix ", place,
-                     " of the batch is not positive definite. Add a small multiple of the "
-                     "identity.");
-  at(l, n, n) = lower;
-}
-void qr(const double* a, int64_t m, int64_t n, double* q, double* r) {
-  const int64_t k = std::min(m, n);
-  const Eigen::HouseholderQR<MatrixXd> factors(at(a, m, n));
-  at(q, m, k) = factors.householderQ() * MatrixXd::Identity(m, k);
-  at(r, k, n) = MatrixXd(factors.matrixQR().topRows(k)).triangularView<Eigen::Upper>();
-}
-void svd(const double* a, int64_t m, int64_t n, double* u, double* s, double* vh) {
-  const int64_t k = std::min(m, n);
-  const Eigen::BDCSVD<MatrixXd> factors(at(a, m, n), Eigen::ComputeThinU | Eigen::ComputeThinV);
-  at(u, m, k) = factors.matrixU(), at(s, k, 1) = factors.singularValues();
-  at(vh, k, n) = factors.matrixV().transpose();
-}
-void eigh(const double* a, int64_t n, double* values, double* vectors, int64_t place) {
-  const Eigen::SelfAdjointEigenSolver<MatrixXd> solver(at(a, n, n));
-  if (solver.info() != Eigen::Success)
-    fail<UsageError>("eigh", "the eigenvalues of matrix ", place, " of the batch did not converge.",
-                     " Scale it, or look for elements that are too large.");
-  at(values, n, 1) = solver.eigenvalues(), at(vectors, n, n) = solver.eigenvectors();
-}
-#else
-[[noreturn]] void fail_without_eigen() {
-  fail<UnsupportedError>(running_operation("linalg"),
-                         "this build has no Eigen. Install libeigen3-dev, and build again.");
-}
-void invert(const double*, int64_t, double*, int64_t) { fail_without_eigen(); }
-void solve(const double*, const double*, int64_t, int64_t, double*, int64_t) {
-  fail_without_eigen();
-}
-void cholesky(const double*, int64_t, double*, int64_t) { fail_without_eigen(); }
-void qr(const double*, int64_t, int64_t, double*, double*) { fail_without_eigen(); }
-void svd(const double*, int64_t, int64_t, double*, double*, double*) { fail_without_eigen(); }
-void eigh(const double*, int64_t, double*, double*, int64_t) { fail_without_eigen(); }
-#endif
 
 // --- batches
 
@@ -113,10 +35,10 @@ void require_square(std::string_view op, const Tensor& a) {
   if (height_of(a.shape()) != width_of(a.shape()))
     fail<ShapeError>(op, described(a), " is not square. It must be [..., n, n].");
 }
-void require_finite(std::string_view op, const Tensor& host) {
+void require_finite(std::string_view op, const Tensor& a, const Tensor& host) {
   const double* const values = host.data<double>();
   if (!std::all_of(values, values + host.numel(), [](double x) { return std::isfinite(x); }))
-    fail<UsageError>(op, described(host),
+    fail<UsageError>(op, described(a),
                      " has elements that are not finite. Look for their origin with isfinite().");
 }
 
@@ -145,7 +67,7 @@ Tensor solved_from_right(const Tensor& a, const Tensor& b) {
 }
 Tensor lower_mirrored(const Tensor& x) { return tril(x) + flipped(tril(x, -1)); }
 
-/// Returns the part of `packed` that begins at `start`, and moves `start` behind it.
+/// Returns the part of `packed` that begins at `start`, and moves `start` to its end.
 Tensor piece(const Tensor& packed, int64_t& start, const Shape& shape, int dims) {
   int64_t size = 1;
   for (int d = shape.rank() - dims; d < shape.rank(); ++d) size *= shape[d];
@@ -193,7 +115,8 @@ Tensor Inverse::forward(const Tensor& a) {
   const Tensor host = on_host(a), result = empty(a.shape(), f64);
   const int64_t n = width_of(a.shape());
   each_matrix(a.shape(), [&](int64_t i) {
-    invert(host.data<double>() + i * n * n, n, result.data<double>() + i * n * n, i);
+    linear_algebra::invert(host.data<double>() + i * n * n, n, result.data<double>() + i * n * n,
+                           i);
   });
   y = kept(result, a);
   return cast(y, from);
@@ -201,9 +124,6 @@ Tensor Inverse::forward(const Tensor& a) {
 Tensor Inverse::gradient(const Tensor& inverse, const Tensor& dy) const {
   const Tensor t = flipped(inverse);
   return cast(-matmul(matmul(t, cast(dy, inverse.dtype())), t), from);
-}
-Gradients Inverse::recorded_backward(const Tensor& dy, const History& history) const {
-  return {gradient(history.output(y), dy)};
 }
 
 Tensor Solve::forward(const Tensor& a_in, const Tensor& b) {
@@ -218,8 +138,8 @@ Tensor Solve::forward(const Tensor& a_in, const Tensor& b) {
   a = cast(a_in, wide_of(from));
   const Tensor left = on_host(a_in), right = on_host(b), result = empty(b.shape(), f64);
   each_matrix(b.shape(), [&](int64_t i) {
-    halftone::solve(left.data<double>() + i * n * n, right.data<double>() + i * n * k, n, k,
-                    result.data<double>() + i * n * k, i);
+    linear_algebra::solve(left.data<double>() + i * n * n, right.data<double>() + i * n * k, n, k,
+                          result.data<double>() + i * n * k, i);
   });
   x = kept(result, b);
   return cast(x, from);
@@ -239,7 +159,8 @@ Tensor Cholesky::forward(const Tensor& a) {
   const Tensor host = on_host(a), result = empty(a.shape(), f64);
   const int64_t n = width_of(a.shape());
   each_matrix(a.shape(), [&](int64_t i) {
-    halftone::cholesky(host.data<double>() + i * n * n, n, result.data<double>() + i * n * n, i);
+    linear_algebra::cholesky(host.data<double>() + i * n * n, n, result.data<double>() + i * n * n,
+                             i);
   });
   l = kept(result, a);
   return cast(l, from);
@@ -249,24 +170,21 @@ Tensor Cholesky::gradient(const Tensor& factor, const Tensor& dl) const {
   const Tensor phi = lower_mirrored(matmul(t, cast(dl, factor.dtype())));
   return cast(solved_from_right(factor, linalg::solve(t, phi)) * 0.5, from);
 }
-Gradients Cholesky::recorded_backward(const Tensor& dl, const History& history) const {
-  return {gradient(history.output(l), dl)};
-}
 
-Tensor Qr::forward(const Tensor& a) {
+template <> Tensor Qr::forward(const Tensor& a) {
   require_matrix("qr", a);
   from = a.dtype(), of = a.shape();
   const int64_t m = height_of(of), n = width_of(of), k = std::min(m, n);
   const Tensor host = on_host(a), q = empty(batch_of(of, {m, k}), f64),
                r = empty(batch_of(of, {k, n}), f64);
   each_matrix(of, [&](int64_t i) {
-    halftone::qr(host.data<double>() + i * m * n, m, n, q.data<double>() + i * m * k,
-                 r.data<double>() + i * k * n);
+    linear_algebra::qr(host.data<double>() + i * m * n, m, n, q.data<double>() + i * m * k,
+                       r.data<double>() + i * k * n);
   });
   packed = kept(packed_of(of, {q, r}), a);
   return cast(packed, from);
 }
-Tensor Qr::gradient(const Tensor& result, const Tensor& dy) const {
+template <> Tensor Qr::gradient(const Tensor& result, const Tensor& dy) const {
   const int64_t m = height_of(of), n = width_of(of);
   const auto [q, r] = qr_pieces(result, of);
   auto [dq, dr] = qr_pieces(cast(dy, result.dtype()), of);
@@ -283,25 +201,22 @@ Tensor Qr::gradient(const Tensor& result, const Tensor& dy) const {
       tall(square, dq + matmul(matmul(q, v), flipped(dv)), slice(dr, r.rank() - 1, 0, m));
   return cast(cat({of_square, matmul(q, dv)}, r.rank() - 1), from);
 }
-Gradients Qr::recorded_backward(const Tensor& dy, const History& history) const {
-  return {gradient(history.output(packed), dy)};
-}
 
-Tensor Svd::forward(const Tensor& a) {
+template <> Tensor Svd::forward(const Tensor& a) {
   require_matrix("svd", a);
   from = a.dtype(), of = a.shape();
   const int64_t m = height_of(of), n = width_of(of), k = std::min(m, n);
   const Tensor host = on_host(a), u = empty(batch_of(of, {m, k}), f64),
                s = empty(batch_of(of, {k}), f64), vh = empty(batch_of(of, {k, n}), f64);
-  require_finite("svd", host);
+  require_finite("svd", a, host);
   each_matrix(of, [&](int64_t i) {
-    halftone::svd(host.data<double>() + i * m * n, m, n, u.data<double>() + i * m * k,
-                  s.data<double>() + i * k, vh.data<double>() + i * k * n);
+    linear_algebra::svd(host.data<double>() + i * m * n, m, n, u.data<double>() + i * m * k,
+                        s.data<double>() + i * k, vh.data<double>() + i * k * n);
   });
   packed = kept(packed_of(of, {u, s, vh}), a);
   return cast(packed, from);
 }
-Tensor Svd::gradient(const Tensor& result, const Tensor& dy) const {
+template <> Tensor Svd::gradient(const Tensor& result, const Tensor& dy) const {
   const int64_t m = height_of(of), n = width_of(of), k = std::min(m, n);
   const auto [u, s, vh] = svd_pieces(result, of);
   const auto [du, ds, dvh] = svd_pieces(cast(dy, result.dtype()), of);
@@ -315,24 +230,21 @@ Tensor Svd::gradient(const Tensor& result, const Tensor& dy) const {
   if (n > k) da = da + matmul(u, (dvh - matmul(of_v, vh)) / column);
   return cast(da, from);
 }
-Gradients Svd::recorded_backward(const Tensor& dy, const History& history) const {
-  return {gradient(history.output(packed), dy)};
-}
 
-Tensor Eigh::forward(const Tensor& a) {
+template <> Tensor Eigh::forward(const Tensor& a) {
   require_square("eigh", a);
   from = a.dtype(), of = a.shape();
   const int64_t n = width_of(of);
   const Tensor host = on_host(a), values = empty(batch_of(of, {n}), f64), vectors = empty(of, f64);
-  require_finite("eigh", host);
+  require_finite("eigh", a, host);
   each_matrix(of, [&](int64_t i) {
-    halftone::eigh(host.data<double>() + i * n * n, n, values.data<double>() + i * n,
-                   vectors.data<double>() + i * n * n, i);
+    linear_algebra::eigh(host.data<double>() + i * n * n, n, values.data<double>() + i * n,
+                         vectors.data<double>() + i * n * n, i);
   });
   packed = kept(packed_of(of, {values, vectors}), a);
   return cast(packed, from);
 }
-Tensor Eigh::gradient(const Tensor& result, const Tensor& dy) const {
+template <> Tensor Eigh::gradient(const Tensor& result, const Tensor& dy) const {
   const auto [values, vectors] = eigh_pieces(result, of);
   const auto [dvalues, dvectors] = eigh_pieces(cast(dy, result.dtype()), of);
   const Tensor row = unsqueeze(values, -2), one = eye_like(row);
@@ -340,9 +252,6 @@ Tensor Eigh::gradient(const Tensor& result, const Tensor& dy) const {
   const Tensor core =
       matmul(flipped(vectors), dvectors) / apart * (1 - one) + one * unsqueeze(dvalues, -1);
   return cast(matmul(vectors, matmul(core, flipped(vectors))), from);
-}
-Gradients Eigh::recorded_backward(const Tensor& dy, const History& history) const {
-  return {gradient(history.output(packed), dy)};
 }
 
 // --- functions

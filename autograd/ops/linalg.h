@@ -4,7 +4,7 @@
 #pragma once
 
 #include <array>
-#include <vector>
+#include <string_view>
 
 #include <halftone/autograd/apply.h>
 #include <halftone/autograd/history.h>
@@ -24,7 +24,9 @@ struct Inverse {
 
   Tensor forward(const Tensor& a);
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {gradient(y, dy)}; }
-  Gradients recorded_backward(const Tensor& dy, const History& history) const;
+  Gradients recorded_backward(const Tensor& dy, const History& history) const {
+    return {gradient(history.output(y), dy)};
+  }
   Tensor gradient(const Tensor& inverse, const Tensor& dy) const;
 };
 
@@ -46,48 +48,35 @@ struct Cholesky {
 
   Tensor forward(const Tensor& a);
   std::array<Tensor, 1> backward(const Tensor& dl) const { return {gradient(l, dl)}; }
-  Gradients recorded_backward(const Tensor& dl, const History& history) const;
+  Gradients recorded_backward(const Tensor& dl, const History& history) const {
+    return {gradient(history.output(l), dl)};
+  }
   Tensor gradient(const Tensor& factor, const Tensor& dl) const;
 };
 
-// A decomposition into several tensors is one tensor of their elements, [..., count], because an
-// operation has one result. The functions for users cut it into views.
-
-struct Qr {
-  static constexpr OpInfo info{"qr", CastClass::full_precision, cast_reason::cancels};
+/// A decomposition into several tensors is one tensor of their elements, [..., count], because an
+/// operation has one result. The functions for users cut it into views.
+template <DecompositionKind kind> struct Decomposition {
+  static constexpr std::array<std::string_view, 3> names{"qr", "svd", "eigh"};
+  static constexpr OpInfo info{names[std::size_t(kind)], CastClass::full_precision,
+                               cast_reason::cancels};
   Tensor packed{};
   Shape of{};  // of the matrix
   DType from{};
 
   Tensor forward(const Tensor& a);
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {gradient(packed, dy)}; }
-  Gradients recorded_backward(const Tensor& dy, const History& history) const;
+  Gradients recorded_backward(const Tensor& dy, const History& history) const {
+    return {gradient(history.output(packed), dy)};
+  }
   Tensor gradient(const Tensor& result, const Tensor& dy) const;
 };
-
-struct Svd {
-  static constexpr OpInfo info{"svd", CastClass::full_precision, cast_reason::cancels};
-  Tensor packed{};
-  Shape of{};  // of the matrix
-  DType from{};
-
-  Tensor forward(const Tensor& a);
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {gradient(packed, dy)}; }
-  Gradients recorded_backward(const Tensor& dy, const History& history) const;
-  Tensor gradient(const Tensor& result, const Tensor& dy) const;
-};
-
-struct Eigh {
-  static constexpr OpInfo info{"eigh", CastClass::full_precision, cast_reason::cancels};
-  Tensor packed{};
-  Shape of{};  // of the matrix
-  DType from{};
-
-  Tensor forward(const Tensor& a);
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {gradient(packed, dy)}; }
-  Gradients recorded_backward(const Tensor& dy, const History& history) const;
-  Tensor gradient(const Tensor& result, const Tensor& dy) const;
-};
+template <> Tensor Qr::forward(const Tensor& a);
+template <> Tensor Qr::gradient(const Tensor& result, const Tensor& dy) const;
+template <> Tensor Svd::forward(const Tensor& a);
+template <> Tensor Svd::gradient(const Tensor& result, const Tensor& dy) const;
+template <> Tensor Eigh::forward(const Tensor& a);
+template <> Tensor Eigh::gradient(const Tensor& result, const Tensor& dy) const;
 
 /// Functions of torch.linalg. Matrices are [..., m, n]. Throws ShapeError for other ranks, and for
 /// matrices that are not square where they must be; UnsupportedError in a build without Eigen.

@@ -225,7 +225,7 @@ Tensor poisson_nll_loss(const Tensor& x, const Tensor& target,
                         const PoissonNllOptions& options = {});
 
 struct CtcOptions {
-  int64_t blank = 0;           // the class that stands for no label
+  int64_t blank = 0;           // the class that means: no label
   bool zero_infinity = false;  // losses without any alignment are 0, with gradients of 0
   LossReduction reduction = LossReduction::mean;  // divides each loss by its number of labels first
 };

@@ -388,9 +388,10 @@ TEST_CASE("ModuleList names its modules 0, 1, 2, ...") {
   const nn::ModuleList<nn::Gru> moved(std::move(cells));
   CHECK(moved[19](ones({1, 1, 2})).h.shape() == Shape{1, 1, 2});
   CHECK(moved.named_parameters().back().first == "19.bias_hh_l0");
-  CHECK_THROWS_WITH_AS(mixed[3],
-                       "[ModuleList] there is no layer 3 among 3. Count from 0, or back from -1.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      mixed[3],
+      "[ModuleList] layer 3 is asked for, and there are 3. Count from 0, or back from -1.",
+      UsageError);
   CHECK_THROWS_AS(nn::ModuleList<>()[0], UsageError);
 }
 
@@ -466,9 +467,10 @@ TEST_CASE("Sequential") {
   const Tensor x = rand({5, 4});
   CHECK(model(x).to_vector<double>() == last(relu(model[0](x))).to_vector<double>());
   CHECK(nn::Sequential()(x).body() == x.body());
-  CHECK_THROWS_WITH_AS(model[3],
-                       "[Sequential] there is no layer 3 among 3. Count from 0, or back from -1.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      model[3],
+      "[Sequential] layer 3 is asked for, and there are 3. Count from 0, or back from -1.",
+      UsageError);
 
   nn::Sequential outer(std::move(model), nn::Relu());
   CHECK(outer.named_parameters().front().first == "0.0.weight");
@@ -630,7 +632,7 @@ TEST_CASE("an Rnn: names, shapes, precision") {
   CHECK(amp::autocast(bf16, [&] { return rnn(rand({5, 7, 3})).y.dtype(); }) == bf16);
 }
 
-TEST_CASE("what stands after the end of a sequence is not read") {
+TEST_CASE("elements after the end of a sequence are not read") {
   manual_seed(4);
   const Tensor lengths = cast(from({3, 5, 1}), i32);
   const Tensor valid = unsqueeze(unsqueeze(arange(5), 1) < lengths, 2);

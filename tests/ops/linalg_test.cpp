@@ -151,7 +151,7 @@ TEST_CASE("lstsq: the least error of tall systems, the least solution of wide on
 TEST_CASE("hostile matrices are errors with their place") {
   const Tensor nan = full({2, 2}, std::nan(""));
   CHECK_THROWS_WITH_AS(linalg::eigh(nan),
-                       "[eigh] [2, 2] f64 has elements that are not finite. Look for their origin "
+                       "[eigh] [2, 2] f32 has elements that are not finite. Look for their origin "
                        "with isfinite().",
                        UsageError);
   CHECK_THROWS_AS(linalg::cholesky(nan), UsageError);

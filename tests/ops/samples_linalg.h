@@ -242,7 +242,7 @@ template <> struct Samples<Svd> {
     };
     return {.cases = matrix_cases({{4, 4}, {6, 3}, {3, 5}, {2, 3, 2}}, call, of),
             .errors = {REFUSES_NO_MATRIX("svd", svd),
-                       REFUSES(UsageError, "[svd] [1, 2] f64 has elements that are not finite.",
+                       REFUSES(UsageError, "[svd] [1, 2] f32 has elements that are not finite.",
                                linalg::svd(from_vector<float>({1, INFINITY}, {1, 2})))}};
   }
 };

@@ -31,6 +31,7 @@ done | c++filt | awk -v layers="$layers" '
     upward["halftone::world"] = "backends"
     upward["halftone::engine_statuses"] = "backends"
     upward["halftone::communicator_for"] = "backends"
+    upward["halftone::linear_algebra"] = "backends"
     upward["halftone::Tensor"] = "autograd"
   }
   {

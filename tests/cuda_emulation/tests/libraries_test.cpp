@@ -331,7 +331,7 @@ TEST_CASE("choices between engines are kept for the next program, by machine and
   CHECK(EngineChoices("Some GPU 91900", path).of(call) == 3);
   CHECK(EngineChoices("Some GPU 91900", path).of(other) == 0);
   CHECK_FALSE(EngineChoices("Some GPU 91901", path).of(call).has_value());
-  // Broken lines are ignored. Of two lines for one call the first counts.
+  // Broken lines are ignored. If a call has two lines, the first counts.
   files::replace("test", path,
                  "Some_GPU_91900 10 -1 256 :\n\nSome_GPU_91900 10 -1\nSome_GPU_91900 10 -1 : x\n"
                  "\x01 : 7\nSome_GPU_91900 10 -1 : 5\nSome_GPU_91900 10 -1 : 6\n"
