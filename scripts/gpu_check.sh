@@ -7,7 +7,7 @@
 #   tests        operations, training, captured steps, memory and kernels compared with the reference and with finite differences; with
 #                NVIDIA's libraries and without; several programs at once
 #   steps        training steps in turn with PyTorch, eager and compiled; captured; the share of the device's limit; launches of a step
-#   profile      the time of an fp32 step by kernel, beside PyTorch's (ncu)
+#   profile      the time of a step by kernel, beside PyTorch's (ncu)
 #   operations   single operations, and what the device reaches at best
 #   sums         how tensor cores add up, compared with a model (Hopper only)
 #   sanitizers   compute-sanitizer: racecheck, memcheck, initcheck, synccheck
@@ -24,6 +24,7 @@
 #   WORKLOADS=a,b        for bench/train_step; default: the nine named below
 #   STRATEGIES=a,b       compared with PyTorch; default: amp-bf16,fp32,o2-bf16
 #   PROFILED=a           workloads of `profile`; default: gpt2_124m resnet18_224
+#   PROFILED_AS=fp32     their strategy
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 all=(tests steps profile operations sums sanitizers distributed strategies)
@@ -228,8 +229,8 @@ if [[ "$wanted" == *" steps "* ]]; then
 fi
 if [[ "$wanted" == *" profile "* ]]; then
   for workload in ${PROFILED:-gpt2_124m resnet18_224}; do
-    section 90 "kernels of $workload" bash -c "profile_ours $workload fp32"
-    [[ -z "$torch" ]] || section 90 "PyTorch's kernels of $workload" bash -c "profile_torch $workload fp32"
+    section 90 "kernels of $workload" bash -c "profile_ours $workload ${PROFILED_AS:-fp32}"
+    [[ -z "$torch" ]] || section 90 "PyTorch's kernels of $workload" bash -c "profile_torch $workload ${PROFILED_AS:-fp32}"
   done
 fi
 [[ "$wanted" != *" operations "* ]] ||

@@ -49,6 +49,55 @@ bool mixed(const Context& context, FormulaCall call, const Tensor& a, const Tens
   return done;
 }
 
+/// Computes y[i] = f(full[i], row[i % row_packs]) in packs, for a vector that repeats along the
+/// rows, such as a position embedding.
+template <int size, class T, class F>
+__global__ void repeated_row_kernel(F f, const T* full, const T* row, T* y, uint32_t packs,
+                                    uint32_t row_packs) {
+  using Values = Pack<T, size>;
+  for (int64_t pack = global_thread(); pack < packs; pack += all_threads()) {
+    const Values a = reinterpret_cast<const Values*>(full)[pack];
+    const Values b = reinterpret_cast<const Values*>(row)[uint32_t(pack) % row_packs];
+    Values out;
+    for (int i = 0; i < size; ++i)
+      out.values[i] = narrow<T>(f(widen(a.values[i]), widen(b.values[i])));
+    reinterpret_cast<Values*>(y)[pack] = out;
+  }
+}
+
+/// Handles a dense tensor with a vector that repeats along its rows. The vector may come first if
+/// the formula is commutative.
+bool repeated_row(const Context& context, FormulaCall call, const Tensor& a, const Tensor& b,
+                  Tensor& y) {
+  if (!is_floating(y.dtype()) || size_of(y.dtype()) == 1 || a.dtype() != y.dtype() ||
+      b.dtype() != y.dtype() || !begins_aligned(a) || !begins_aligned(b) || !begins_aligned(y))
+    return false;
+  const Layout<3> layout(y, a, b);
+  if (layout.depth != 2) return false;
+  const auto [inner, outer] = std::pair(layout.steps[0], layout.steps[1]);
+  const int64_t row = layout.counts[0];
+  const bool b_repeats = outer[1] == row && outer[2] == 0,
+             a_repeats = outer[2] == row && outer[1] == 0;
+  if (inner[0] != 1 || inner[1] != 1 || inner[2] != 1 || outer[0] != row) return false;
+  bool done = false;
+  visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+    constexpr bool commutes = is_in_list<F, TypeList<formula::Add, formula::Mul>>;
+    if constexpr (commutes || is_in_list<F, TypeList<formula::Sub, formula::Div>>) {
+      if (!b_repeats && !(commutes && a_repeats)) return;
+      visit_floating(y.dtype(), "binary", [&]<class T>() {
+        constexpr int size = pack_size<T>;
+        if (row % size != 0 || y.numel() / size > std::numeric_limits<uint32_t>::max()) return;
+        launch(context, repeated_row_kernel<size, T, ForwardOfTwo<F>>,
+               shape_for(context, y.numel(), size), ForwardOfTwo<F>{formula_of<F>(call)},
+               (b_repeats ? a : b).data<T>(), (b_repeats ? b : a).data<T>(), y.data<T>(),
+               uint32_t(y.numel() / size), uint32_t(row / size));
+        done = true;
+      });
+    }
+  });
+  return done;
+}
+
 bool fits_float(const Tensor& x) { return is_floating(x.dtype()) && x.dtype() != f64; }
 
 }  // namespace
@@ -67,7 +116,8 @@ void CudaBackend::unary(FormulaCall call, const Tensor& x, Tensor& y) {
 
 void CudaBackend::binary(FormulaCall call, const Tensor& a, const Tensor& b, Tensor& y) {
   if (!dense_alike(y, a, b)) {
-    if (!mixed(context_, call, a, b, y)) binary_strided(context_, call, a, b, y);
+    if (!mixed(context_, call, a, b, y) && !repeated_row(context_, call, a, b, y))
+      binary_strided(context_, call, a, b, y);
     return;
   }
   visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
@@ -453,34 +503,41 @@ void CudaBackend::dropout(const Tensor& x, double p, RandomKey key, Tensor& y) {
 }  // namespace halftone
 
 // Rotary positions. A thread computes the angle of one row and pair, in double, and turns this pair
-// in all heads of all samples.
+// in every parts-th head of all samples: enough parts to fill the device.
 
 namespace halftone {
 
 namespace cuda {
 namespace {
 
+constexpr int64_t resident_threads = 2048;  // at most, on a multiprocessor
+
 struct RopeShape {
-  int64_t samples, heads, rows, pairs;
+  int64_t samples, heads, rows, pairs, parts;
   int64_t x[3], y[3];  // strides of samples, heads and rows
 };
 
 template <class T>
 __global__ void rope_kernel(RopeOptions options, bool inverse, RopeShape shape, const T* x, T* y) {
   using C = compute_t<T>;
-  for (int64_t k = global_thread(); k < shape.rows * shape.pairs; k += all_threads()) {
-    const int64_t row = k / shape.pairs, pair = k % shape.pairs;
+  const int64_t places = shape.rows * shape.pairs;
+  for (int64_t k = global_thread(); k < places * shape.parts; k += all_threads()) {
+    const int64_t part = k / places, row = k % places / shape.pairs, pair = k % shape.pairs;
     const double angle = rope_angle(options, row, rope_frequency(options, pair, shape.pairs));
     const C cosine = C(::cos(angle)), sine = C(inverse ? -::sin(angle) : ::sin(angle));
     const int64_t first = options.interleaved ? 2 * pair : pair,
                   second = options.interleaved ? first + 1 : first + shape.pairs;
-    for (int64_t i = 0; i < shape.samples * shape.heads; ++i) {
-      const int64_t sample = i / shape.heads, head = i % shape.heads;
+    const int64_t more_samples = shape.parts / shape.heads, more_heads = shape.parts % shape.heads;
+    int64_t sample = part / shape.heads, head = part % shape.heads;
+#pragma unroll 4
+    for (int64_t i = part; i < shape.samples * shape.heads; i += shape.parts) {
       const T* const from = x + sample * shape.x[0] + head * shape.x[1] + row * shape.x[2];
       T* const to = y + sample * shape.y[0] + head * shape.y[1] + row * shape.y[2];
       const C a = widen(from[first]), b = widen(from[second]);
       to[first] = narrow<T>(a * cosine - b * sine);
       to[second] = narrow<T>(b * cosine + a * sine);
+      sample += more_samples, head += more_heads;
+      if (head >= shape.heads) head -= shape.heads, ++sample;
     }
   }
 }
@@ -491,15 +548,18 @@ __global__ void rope_kernel(RopeOptions options, bool inverse, RopeShape shape, 
 void CudaBackend::rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) {
   if (x.numel() == 0) return;
   const Strides &from = x.strides(), &to = y.strides();
+  const int64_t places = x.size(2) * (x.size(3) / 2), all = x.size(0) * x.size(1);
+  const int64_t wanted = int64_t(context_.multiprocessors()) * resident_threads / places;
   const RopeShape shape{x.size(0),
                         x.size(1),
                         x.size(2),
                         x.size(3) / 2,
+                        std::clamp<int64_t>(wanted, 1, all),
                         {from[0], from[1], from[2]},
                         {to[0], to[1], to[2]}};
   visit_floating(x.dtype(), "rope", [&]<class T>() {
-    launch(context_, rope_kernel<T>, shape_for(context_, shape.rows * shape.pairs), options,
-           inverse, shape, x.data<T>(), y.data<T>());
+    launch(context_, rope_kernel<T>, shape_for(context_, places * shape.parts), options, inverse,
+           shape, x.data<T>(), y.data<T>());
   });
 }
 

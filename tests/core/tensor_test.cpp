@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <sstream>
 #include <vector>
 
@@ -309,6 +310,13 @@ TEST_CASE("Dims is a list of at most eight numbers") {
   CHECK(MESSAGE_OF(ShapeError, Dims{1, 2, 3, 4, 5, 6, 7, 8, 9}) == too_many);
   CHECK(MESSAGE_OF(ShapeError, Dims::filled(9, 1)) == too_many);
   CHECK(full.rank() == 8);
+}
+
+TEST_CASE("a span of sizes is a shape") {
+  const std::vector<int64_t> sizes{2, 3};
+  const std::span<const int64_t> all(sizes);
+  CHECK(zeros(all.first(1)).shape() == Shape{2});
+  CHECK(reshape(arange(6), all).shape() == Shape{2, 3});
 }
 
 TEST_CASE("numel_of") {

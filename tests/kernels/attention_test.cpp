@@ -146,8 +146,8 @@ TEST_CASE("kernels: rotary positions, of both kinds of pairs and in both directi
   const RopeOptions plain, neighbors{.position = 4000, .interleaved = true},
       slower{.theta = 5e5, .position = 100000, .scaling = {.factor = 8}};
   for (const DType dtype : floating_dtypes)
-    for (const Shape& shape :
-         sizes<Shape>({{1, 1, 1, 2}, {2, 3, 5, 6}, {1, 2, 33, 64}}, {{3, 5, 130, 34}}))
+    for (const Shape& shape : sizes<Shape>(
+             {{1, 1, 1, 2}, {2, 3, 5, 6}, {1, 2, 33, 64}, {3, 3, 16, 64}}, {{3, 5, 130, 34}}))
       for (const RopeOptions& options : {plain, neighbors, slower})
         for (const bool inverse : {false, true}) {
           INFO(shape, ", ", dtype, ", position ", options.position, ", inverse ", inverse);

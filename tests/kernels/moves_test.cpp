@@ -84,6 +84,31 @@ TEST_CASE("kernels: moving averages") {
     check(randn({5, 7}, dtype), views::transpose(randn({7, 5}, dtype), 0, 1));
 }
 
+TEST_CASE("kernels: formulas of a tensor and a vector that repeats along its rows") {
+  for (const DType dtype : floating_dtypes)
+    for (const int64_t width : {8, 24, 30})
+      for (const Shape& shape : {Shape{5, 3, width}, Shape{67, width}}) {
+        const Tensor full = randn(shape, dtype);
+        for (const Shape& of_row : {Shape{width}, Shape{3, width}}) {
+          if (of_row.rank() == shape.rank()) continue;
+          const Tensor row = randn(of_row, dtype);
+          for (const bool first : {false, true})
+            for_each_type(
+                TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div>{}, [&]<class F>() {
+                  INFO(F::info.name, ", ", shape, ", ", of_row, ", ", dtype,
+                       first ? ", the vector first" : "");
+                  check_against_reference(
+                      {full, row}, {empty(shape, dtype)}, 1,
+                      [&](Backend& backend, const Tensors& in, Tensors& out) {
+                        const Tensor repeated = views::expand(in[1], shape);
+                        const Tensor &a = first ? repeated : in[0], &b = first ? in[0] : repeated;
+                        backend.binary(call_of<BinaryFormulas>(F{}), a, b, out[0]);
+                      });
+                });
+        }
+      }
+}
+
 TEST_CASE("kernels: gradients of sums and differences by their formula") {
   const FormulaCall add = call_of<BinaryFormulas>(formula::Add{}),
                     sub = call_of<BinaryFormulas>(formula::Sub{});
