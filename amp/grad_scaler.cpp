@@ -140,7 +140,7 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
     std::vector<Tensor> wide{gradient};
     if (gradient.dtype() != f32) {
       const MemoryScope scope(MemoryUse::master_gradient);
-      wide[0] = Cast::converted(gradient, f32);
+      wide[0] = converted(gradient, f32);
     }
     check(wide, inverse, found_inf);
     Tensor& sum = progress.collected[i];

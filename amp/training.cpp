@@ -267,7 +267,8 @@ std::shared_ptr<void> Training::watch_inputs(std::initializer_list<Tensor> input
 }
 
 Tensor Training::as_f32(const Tensor& result) {
-  return is_short_float(result) ? cast(result, f32) : result;
+  if (!is_short_float(result)) return result;
+  return result.is_leaf() ? cast(result, f32) : apply(Cast{.to = f32, .later = true}, result);
 }
 
 void Training::begin_forward() {
@@ -508,7 +509,7 @@ std::vector<Tensor> GradientRoute::parameters() const {
 Tensor GradientRoute::weight(std::size_t index) const {
   const Tensor parameter = parameters().at(index);
   if (!is_short_float(parameter)) return parameter.detach();
-  return core_.masters ? core_.masters->weight(index) : Cast::converted(parameter, f32);
+  return core_.masters ? core_.masters->weight(index) : converted(parameter, f32);
 }
 
 void GradientRoute::on_rank_0(std::string_view, const std::function<void()>& f) const { f(); }

@@ -21,6 +21,7 @@
 #include <halftone/core/device.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/pending.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 
@@ -39,7 +40,7 @@ void add_gradient(Tensor& into, Tensor gradient) {
     return;
   }
   if (!owned_by_one(into) || !into.is_dense()) into = into.clone();
-  backend_for(into).accumulate(gradient, into);
+  backend_for(into).accumulate(narrowest(gradient), into);
 }
 
 /// The same for gradients with a history.
@@ -64,9 +65,10 @@ void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   if (leaf.grad.defined()) {
     // A gradient with a history may be saved in it: the sum is another tensor, and has none.
     if (leaf.grad.requires_grad()) leaf.grad = leaf.grad.detach().clone();
-    backend_for(leaf.grad).accumulate(gradient, leaf.grad);
+    backend_for(leaf.grad).accumulate(narrowest(gradient), leaf.grad);
     return;
   }
+  gradient.raw_data();  // computes it if it waits
   const bool whole = gradient.offset() == 0 && gradient.bytes() == gradient.storage()->bytes();
   if (!owned_by_one(gradient) || !whole || !gradient.is_contiguous()) {
     const MemoryScope scope(MemoryUse::gradient);

@@ -68,7 +68,7 @@ Gradients History::through(const Tensor& dy, std::vector<Tensor> inputs, const F
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (wants(i) && size_of(inputs[i].dtype()) < size_of(dtype(i)))  // a wide gradient
-      inputs[i] = Cast::converted(inputs[i], dtype(i));
+      inputs[i] = converted(inputs[i], dtype(i));
     inputs[i] = input(i, inputs[i]);
     if (!wants(i)) continue;
     inputs[i] = boundary(inputs[i]);

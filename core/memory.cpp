@@ -142,15 +142,51 @@ Storage::Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> own
       use_(MemoryScope::current()),
       owner_(std::move(owner)) {}
 
+Storage::Storage(int64_t bytes, Device device, std::shared_ptr<const PendingResult> pending)
+    : data_(nullptr),
+      bytes_(bytes),
+      device_(device),
+      use_(MemoryScope::current()),
+      pending_(std::move(pending)),
+      waits_(true) {}
+
+namespace {
+/// Guards the computation of all results that wait. One may need another.
+std::recursive_mutex& pending_mutex() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+}  // namespace
+
+std::shared_ptr<const PendingResult> Storage::pending() const {
+  if (!waits_.load(std::memory_order_acquire)) return nullptr;
+  const std::lock_guard lock(pending_mutex());
+  return pending_;
+}
+
+/// Takes over the memory of the computed tensor, with its charge in the ledger.
+void Storage::compute() const {
+  const std::lock_guard lock(pending_mutex());
+  if (!pending_) return;
+  const MemoryScope scope(use_);
+  pending_->check_inputs();
+  const Tensor computed = pending_->make(pending_->dtype());
+  Storage& other = *computed.storage();
+  data_ = std::exchange(other.data_, nullptr);
+  other.waits_ = true;  // nothing to release
+  pending_.reset();
+  waits_.store(false, std::memory_order_release);
+}
+
 Storage::~Storage() {
-  if (owner_) return;
+  if (owner_ || waits_) return;
   detail::ledger_add(device_, use_, -bytes_);
   backend_for(device_).release(data_, std::size_t(bytes_));
 }
 
 void Storage::recharge(MemoryUse use) {
   if (use == use_) return;
-  if (owner_) {
+  if (owner_ || waits_) {
     use_ = use;
     return;
   }

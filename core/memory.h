@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -82,10 +83,15 @@ std::ostream& operator<<(std::ostream& out, HumanBytes bytes);
 // One allocation: bytes on a device, charged to a use, with a version that counts in-place writes.
 // A new version invalidates caches built from a parameter (AMP casts, packed weights).
 
+class PendingResult;  // core/pending.h
+
 class Storage {
  public:
   /// Allocates on `device` and charges the current MemoryScope.
   Storage(int64_t bytes, Device device);
+  /// Allocates when the data are first read, and computes them then. The ledger charges the use of
+  /// now.
+  Storage(int64_t bytes, Device device, std::shared_ptr<const PendingResult> pending);
   /// Wraps memory of the host that `owner` keeps alive, for programs that have their data
   /// elsewhere. The ledger does not count it.
   Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner);
@@ -93,7 +99,13 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const {
+    if (waits_.load(std::memory_order_acquire)) [[unlikely]]
+      compute();
+    return data_;
+  }
+  /// Returns what will compute the data; null if they are there.
+  std::shared_ptr<const PendingResult> pending() const;
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   MemoryUse use() const { return use_; }
@@ -105,12 +117,16 @@ class Storage {
   void bump_version() { ++version_; }
 
  private:
-  std::byte* data_;
+  void compute() const;
+
+  mutable std::byte* data_;
   int64_t bytes_;
   Device device_;
   MemoryUse use_;
   uint64_t version_ = 0;
   std::shared_ptr<const void> owner_{};  // of memory that was not allocated here
+  mutable std::shared_ptr<const PendingResult> pending_{};
+  mutable std::atomic<bool> waits_ = false;
 };
 
 // Host memory that is kept for reuse. A training step asks for the same sizes again and again.

@@ -39,7 +39,7 @@ Value causal_mask(const Step& step, int64_t queries, int64_t keys, DType dtype) 
     for (int64_t j = i + 1; j < keys; ++j)
       values[std::size_t(i * keys + j)] = -std::numeric_limits<float>::infinity();
   const Tensor mask = from_vector(values, {queries, keys});
-  return step.graph().constant(dtype == f32 ? mask : Cast::converted(mask, dtype));
+  return step.graph().constant(dtype == f32 ? mask : converted(mask, dtype));
 }
 
 /// Returns softmax(scale q k^T + mask) v.
@@ -308,7 +308,7 @@ Projection projection_of(const Step& step, const Gates& gates, DType dtype) {
     permutation[i * rows.size() + std::size_t(rows[i])] = 1;
   const Tensor weight = from_vector(permutation, {1, gates.count(), gates.count()});
   return {step.cast(step.input(0), dtype),
-          step.graph().constant(dtype == f32 ? weight : Cast::converted(weight, dtype)),
+          step.graph().constant(dtype == f32 ? weight : converted(weight, dtype)),
           zeros_for_bias()};
 }
 

@@ -140,7 +140,7 @@ Tensor clip_factor(const Tensor& norm, double max_norm) {
   Tensor factor = full({}, max_norm, f64, norm.device());
   backend_for(norm).binary(call_of<BinaryFormulas>(formula::Div{}), factor, denominator, factor);
   apply_in_place(formula::Clamp{-std::numeric_limits<double>::infinity(), 1}, factor);
-  return Cast::converted(factor, f32);
+  return converted(factor, f32);
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOpt
                        ". Unscale them first, or turn error_if_nonfinite off.");
   }
   scale_gradients(gradients, clip_factor(norm, max_norm));
-  return Cast::converted(norm, f32);
+  return converted(norm, f32);
 }
 
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, ClipOptions options) {

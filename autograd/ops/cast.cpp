@@ -38,7 +38,7 @@ void check_input(const Tensor& x, const Quantizer& quantizer) {
 Tensor Quantize::forward(const Tensor& x) {
   const QuantizeCall call{.quantizer = quantizer, .key = key};
   if (x.dtype() != f64) return quantized(x, call);
-  return Cast::converted(quantized(Cast::converted(x, f32), call), f64);
+  return converted(quantized(converted(x, f32), call), f64);
 }
 
 Tensor quantize(const Tensor& x, const Quantizer& quantizer) {

@@ -6,6 +6,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/formats/quantizer.h>
+#include <halftone/core/pending.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::check {
@@ -87,23 +88,19 @@ struct Cast {
   static constexpr bool survives_backward = true;
   DType to;
   bool channels_last = false;  // in memory; else in x's order
+  bool later = false;          // the result may wait (core/pending.h)
   DType from{};
 
   Tensor forward(const Tensor& x) {
     from = x.dtype();
-    if (!channels_last) return converted(x, to);
+    if (later) return widened_later(x, to);
+    if (!channels_last) return halftone::converted(x, to);
     Tensor y = empty_channels_last(x.shape(), to, x.device());
     backend_for(x).copy(x, y);
     return y;
   }
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {converted(dy, from)}; }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {widened_later(dy, from)}; }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
-
-  static Tensor converted(const Tensor& x, DType dtype) {
-    Tensor y = empty_like(x, dtype);
-    backend_for(x).copy(x, y);
-    return y;
-  }
 };
 
 /// Returns x in another dtype: rounds to nearest even; to integers truncates. Returns x itself if

@@ -116,7 +116,7 @@ template <class F> struct Binary {
   /// Casts as the gradient of a cast would be: summed first, rounded once.
   Tensor in_dtype_of(int input, const Tensor& dx) const {
     const DType dtype = needs.dtype(input);
-    return dtype == dx.dtype() ? dx : Cast::converted(dx, dtype);
+    return dtype == dx.dtype() ? dx : converted(dx, dtype);
   }
 };
 

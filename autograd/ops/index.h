@@ -13,7 +13,7 @@ namespace detail {
 /// Returns indices as kernels take them.
 inline Tensor wide_indices(std::string_view op, std::string_view what, const Tensor& index) {
   check::integers(op, what, index);
-  return index.dtype() == i64 ? index : Cast::converted(index, i64);
+  return index.dtype() == i64 ? index : converted(index, i64);
 }
 /// The same, checked if the host can see them, so that the error names the called operation.
 /// `size`: of the dimension they count in.

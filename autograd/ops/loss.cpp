@@ -116,6 +116,35 @@ std::array<Tensor, 2> NllLoss::backward(const Tensor& dy) const {
   return {where(chosen, of_target, zeros({}, dtype, dy.device())), Tensor{}};
 }
 
+namespace {
+/// The gradient of logits, which a cast after it may want in a short dtype.
+struct CrossEntropyGradient final : PendingResult {
+  CrossEntropy op;
+  Tensor scale;
+  CrossEntropyGradient(const CrossEntropy& of, Tensor row_scale)
+      : PendingResult(of.from, {of.logits, of.targets, of.log_sum_exp}),
+        op(of),
+        scale(std::move(row_scale)) {}
+  bool gives(DType dtype) const override { return dtype == bf16 || dtype == f16; }
+  Tensor make(DType dtype) const override {
+    Tensor dx = empty(op.logits.shape(), dtype, op.logits.device());
+    backend_for(dx).cross_entropy_backward(op.logits, op.targets, op.options.weight, op.settings(),
+                                           op.log_sum_exp, scale, dx);
+    return dx;
+  }
+};
+}  // namespace
+
+std::array<Tensor, 2> CrossEntropy::backward(const Tensor& dy) const {
+  const Tensor scale =
+      detail::row_scale(dy, total, options.reduction, logits.shape()[0], log_sum_exp.dtype());
+  auto gradient = std::make_shared<CrossEntropyGradient>(*this, scale);
+  if (from != f32 || !may_wait(logits.numel() * size_of(f32)))
+    return {gradient->make(from), Tensor{}};
+  return {pending_tensor(logits.shape(), logits.strides(), logits.device(), std::move(gradient)),
+          Tensor{}};
+}
+
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
   if (targets.defined() && logits.defined() && is_floating(targets.dtype()) &&

@@ -53,6 +53,7 @@ struct CrossEntropy {
   CrossEntropyOptions options;
   bool f32_result = false;
   Tensor logits{}, targets{}, log_sum_exp{}, total{};  // log_sum_exp: [2, rows], in two parts
+  DType from{};
 
   CrossEntropySettings settings() const { return {options.label_smoothing, options.ignore_index}; }
 
@@ -61,7 +62,9 @@ struct CrossEntropy {
     const DType wide = detail::statistics_dtype(x.dtype());
     if (options.weight.defined())
       options.weight = views::contiguous(cast(options.weight.detach(), wide));
-    logits = views::contiguous(x), targets = views::contiguous(t);
+    // The logits may be the cast of short ones, with the same values.
+    from = x.dtype(), logits = views::contiguous(from == f32 ? narrowest(x) : x);
+    targets = views::contiguous(t);
     log_sum_exp = empty({2, x.shape()[0]}, wide, x.device());
     Tensor losses = empty({x.shape()[0]}, wide, x.device()), row_weights = empty_like(losses);
     backend_for(x).cross_entropy(logits, targets, options.weight, settings(), losses, row_weights,
@@ -69,14 +72,7 @@ struct CrossEntropy {
     return cast(detail::reduce_rows(losses, row_weights, options.reduction, total),
                 f32_result ? f32 : x.dtype());
   }
-  std::array<Tensor, 2> backward(const Tensor& dy) const {
-    Tensor dx = empty_like(logits);
-    const Tensor scale =
-        detail::row_scale(dy, total, options.reduction, logits.shape()[0], log_sum_exp.dtype());
-    backend_for(dx).cross_entropy_backward(logits, targets, options.weight, settings(), log_sum_exp,
-                                           scale, dx);
-    return {dx, Tensor{}};
-  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const;
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 

@@ -35,6 +35,10 @@ inline void check_affine(std::string_view op, const Shape& normalized, const Ten
 inline Tensor contiguous_or_undefined(const Tensor& x) {
   return x.defined() ? views::contiguous(x) : x;
 }
+/// Returns dy as rows of x read it: if it is the cast of a short gradient to x's f32, this one.
+inline Tensor readable_gradient(const Tensor& x, const Tensor& dy) {
+  return views::contiguous(x.dtype() == f32 && dy.dtype() == f32 ? narrowest(dy) : dy);
+}
 }  // namespace detail
 
 /// y = (x - mean) / sqrt(variance + eps) * weight + bias over the trailing dimensions (Ba et al.
@@ -74,7 +78,7 @@ struct LayerNorm {
                                         .weight = weight,
                                         .mean = mean,
                                         .rstd = rstd,
-                                        .dy = views::contiguous(dy),
+                                        .dy = detail::readable_gradient(x, dy),
                                         .dx = dx,
                                         .dweight = dweight,
                                         .dbias = dbias});
@@ -125,7 +129,7 @@ struct RmsNorm {
                                         .weight = weight,
                                         .mean = {},
                                         .rstd = rstd,
-                                        .dy = views::contiguous(dy),
+                                        .dy = detail::readable_gradient(x, dy),
                                         .dx = dx,
                                         .dweight = dweight,
                                         .dbias = none});

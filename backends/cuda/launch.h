@@ -203,6 +203,13 @@ template <class Visitor> bool visit_with_wide(DType t, DType u, Visitor&& visito
   return done;
 }
 
+/// Calls visitor.operator()<U>() for f16 and bf16. Returns whether it did.
+template <class Visitor> bool visit_short(DType u, Visitor&& visitor) {
+  if (u == f16) visitor.template operator()<Float16>();
+  else if (u == bf16) visitor.template operator()<BFloat16>();
+  return u == f16 || u == bf16;
+}
+
 // Random keys for kernels: while a graph is captured, the offset has a second part in device
 // memory, which each replay advances.
 

@@ -350,7 +350,7 @@ void CudaBackend::layer_norm_backward(const NormBackwardCall& call) {
   const int64_t rows = call.rstd.numel(), n = rows != 0 ? call.x.numel() / rows : call.x.size(-1);
   const Tensor weight = readable_weight(*this, call.weight, call.x.dtype());
   ConvertedResult result(*this, call.dx, call.x.dtype());
-  const bool done = visit_with_wide(call.x.dtype(), call.dy.dtype(), [&]<class T, class U>() {
+  const auto run = [&]<class T, class U>() {
     using C = compute_t<T>;
     const RowScale<C> scale{call.mean.defined() ? call.mean.data<C>() : nullptr,
                             call.rstd.data<C>()};
@@ -364,7 +364,10 @@ void CudaBackend::layer_norm_backward(const NormBackwardCall& call) {
     else
       weight_gradients<T, U, 1>(context_, call.x, call.dy, rows, n, scale, call.dweight,
                                 call.dbias);
-  });
+  };
+  bool done = visit_with_wide(call.x.dtype(), call.dy.dtype(), run);
+  if (!done && call.x.dtype() == f32)  // a short gradient, before its cast to f32
+    done = visit_short(call.dy.dtype(), [&]<class U>() { run.template operator()<float, U>(); });
   if (done) return result.finish();
   layer_norm_backward({.x = call.x,
                        .weight = weight,

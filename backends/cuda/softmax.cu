@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(most_row_threads)
                          Targets<compute_t<T>> targets, compute_t<T>* losses,
                          compute_t<T>* row_weights, compute_t<T>* log_sum_exp) {
   using C = compute_t<T>;
-  constexpr int size = row_pack<T>;
+  constexpr int size = row_pack<C>;  // so the sum does not depend on T
   const int64_t n = targets.count;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
@@ -312,13 +312,13 @@ __global__ void __launch_bounds__(most_row_threads)
   }
 }
 
-template <class T>
+template <class T, class U>
 __global__ void __launch_bounds__(most_row_threads)
     cross_entropy_backward_kernel(const T* logits, int64_t rows, bool warps, bool aligned,
                                   Targets<compute_t<T>> targets, const compute_t<T>* log_sum_exp,
-                                  const compute_t<T>* row_scale, int64_t scale_step, T* dlogits) {
+                                  const compute_t<T>* row_scale, int64_t scale_step, U* dlogits) {
   using C = compute_t<T>;
-  constexpr int size = row_pack<T>;
+  constexpr int size = row_pack<C>;
   const C share = targets.smoothing / C(targets.count);
   const C share_of_all = share * targets.total_weight();
   const Team team(warps);
@@ -384,9 +384,9 @@ void CudaBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor total = sum_of_weights(*this, class_weights, settings.label_smoothing);
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = compute_t<T>;
-    const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
+    const RowLaunch start = row_launch(context_, rows, classes, row_pack<C>, held_packs<C>);
     launch(context_, cross_entropy_kernel<T>, start.shape, logits.data<T>(), rows, start.warps,
-           packs_aligned(row_pack<T>, logits),
+           packs_aligned(row_pack<C>, logits),
            targets_of<C>(context_, targets, class_weights, total, classes, settings),
            losses.data<C>(), row_weights.data<C>(), log_sum_exp.data<C>());
   });
@@ -400,16 +400,21 @@ void CudaBackend::cross_entropy_backward(const Tensor& logits, const Tensor& tar
   const int64_t rows = targets.numel(), classes = logits.size(-1);
   if (logits.numel() == 0) return;
   const Tensor total = sum_of_weights(*this, class_weights, settings.label_smoothing);
-  ConvertedResult result(*this, dlogits, logits.dtype());
   const int64_t scale_step = row_scale.numel() == 1 ? 0 : row_scale.strides()[0];
-  visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
+  const auto run = [&]<class T, class U>(const Tensor& x, Tensor& dx) {
     using C = compute_t<T>;
-    const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
-    launch(context_, cross_entropy_backward_kernel<T>, start.shape, logits.data<T>(), rows,
-           start.warps, packs_aligned(row_pack<T>, logits, result.tensor()),
+    const RowLaunch start = row_launch(context_, rows, classes, row_pack<C>, held_packs<C>);
+    launch(context_, cross_entropy_backward_kernel<T, U>, start.shape, x.data<T>(), rows,
+           start.warps, packs_aligned(row_pack<C>, x, dx),
            targets_of<C>(context_, targets, class_weights, total, classes, settings),
-           log_sum_exp.data<C>(), row_scale.data<C>(), scale_step, result.tensor().data<T>());
-  });
+           log_sum_exp.data<C>(), row_scale.data<C>(), scale_step, dx.data<U>());
+  };
+  if (visit_with_wide(logits.dtype(), dlogits.dtype(),
+                      [&]<class T, class U>() { run.template operator()<T, U>(logits, dlogits); }))
+    return;
+  ConvertedResult result(*this, dlogits, logits.dtype());
+  visit_floating(logits.dtype(), "cross_entropy",
+                 [&]<class T>() { run.template operator()<T, T>(logits, result.tensor()); });
   result.finish();
 }
 

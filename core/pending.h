@@ -1,0 +1,55 @@
+// Results that are computed when they are first read. If the next operation can read or write
+// another dtype, the result is never computed as it is: a bf16 tensor and its cast to f32 have the
+// same values, so cross-entropy reads the bf16 logits; and a gradient whose next step is a cast to
+// bf16 is written in bf16 at once. The values are always those of the two operations one after the
+// other. HALFTONE_PENDING=off turns all of it off.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+/// Computes a result that waits.
+class PendingResult {
+ public:
+  /// inputs: the tensors that make() reads. Writing one of them before is an error.
+  PendingResult(DType dtype, std::vector<Tensor> inputs);
+  virtual ~PendingResult() = default;
+  DType dtype() const { return dtype_; }
+  /// Returns the result as a new tensor: in its own dtype, or in `dtype` if gives(dtype). Then each
+  /// element is rounded to its own dtype first, and to `dtype` afterwards.
+  virtual Tensor make(DType dtype) const = 0;
+  virtual bool gives(DType dtype) const = 0;
+  /// Returns a tensor of a shorter dtype with the same values and layout, or an undefined one.
+  virtual Tensor narrower() const { return {}; }
+  /// Throws UsageError if an input was written since.
+  void check_inputs() const;
+
+ private:
+  DType dtype_;
+  std::vector<Tensor> inputs_;
+  uint64_t versions_;
+};
+
+/// Results of fewer bytes are computed at once: a pass over them costs less than the bookkeeping.
+inline constexpr int64_t least_pending_bytes = int64_t(1) << 20;
+/// Returns whether a result of this size may wait.
+bool may_wait(int64_t bytes);
+/// Returns a dense tensor of this layout whose numbers `result` computes when they are first read.
+Tensor pending_tensor(const Shape& shape, const Strides& strides, Device device,
+                      std::shared_ptr<const PendingResult> result);
+
+/// Returns x in a wider dtype, which waits if it may: for the results of operations, which nobody
+/// writes.
+Tensor widened_later(const Tensor& x, DType dtype);
+/// Returns x in another dtype, at once; a result that waits is computed directly in this dtype if
+/// it can be.
+Tensor converted(const Tensor& x, DType dtype);
+/// Returns a tensor with the values of x that takes fewer bytes to read: x itself, unless x waits.
+Tensor narrowest(const Tensor& x);
+
+}  // namespace halftone
