@@ -17,6 +17,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/language.h>
+#include <halftone/core/pending.h>
 
 namespace halftone {
 
