@@ -35,6 +35,8 @@ ht::Tensor gradient_at(int step) {
 double amax_of(const ht::Tensor& x) { return ht::max(ht::abs(x)).item(); }
 
 /// Rounds x times s to e4m3, which saturates, and divides by s. s is a power of two or any number.
+/// This lesson multiplies by its scale, as TransformerEngine does. The scale of
+/// docs/number_formats.md is 1 / s: a quantizer divides by it.
 ht::Tensor scaled(const ht::Tensor& x, double s) { return ht::quantize(x * s, "e4m3") / s; }
 
 /// The largest magnitude of x itself becomes 448. A kernel has to read x twice.

@@ -13,7 +13,8 @@
 
 /// Returns the scale that moves `amax`, the largest magnitude of a tensor, to the largest e5m2:
 /// 57344 / amax in f32. Returns 1 if amax is 0 or not finite, and the largest finite float if the
-/// quotient is infinite.
+/// quotient is infinite. This task multiplies by its scale, as TransformerEngine does; the scale of
+/// docs/number_formats.md is its reciprocal, because a quantizer divides by it.
 inline float scale_for(float amax) { throw std::logic_error("scale_for is not written yet"); }
 
 /// Quantizes the gradients of one step and prepares the next step. The largest magnitude of a
