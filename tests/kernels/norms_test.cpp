@@ -302,6 +302,48 @@ TEST_CASE("kernels: cross-entropy and its gradient") {
   check_cross_entropy(2, 50257, bf16, 0.1, false);
 }
 
+TEST_CASE(
+    "kernels: a short tensor and its f32 copy have the same cross-entropy and norms, to the bit") {
+  const int64_t rows = 5;
+  for (const int64_t n : {10, 1000, 5003})
+    for (const DType dtype : {bf16, f16}) {
+      const Tensor host = randn({rows, n}, dtype), host_x = randn({rows, n});
+      const Tensor host_targets = random_indices(rows, n);
+      on_every_target([&](Device device) {
+        Backend& backend = backend_for(device);
+        const Tensor x = host.to(device), targets = host_targets.to(device), none;
+        Tensor wide = empty(x.shape(), f32, device);
+        backend.copy(x, wide);
+        std::vector<Values> losses, gradients, of_norm, of_weight;
+        for (const Tensor& logits : {x, wide}) {
+          Tensor loss = empty({rows}, f32, device), weights = empty_like(loss),
+                 totals = empty({2, rows}, f32, device), dx = empty_like(wide);
+          backend.cross_entropy(logits, targets, none, {}, loss, weights, totals);
+          backend.cross_entropy_backward(logits, targets, none, {}, totals, weights, dx);
+          losses.push_back(loss.to_vector<double>()), gradients.push_back(dx.to_vector<double>());
+          const Tensor in = host_x.to(device), rstd = ones({rows}, f32, device);
+          const Tensor weight = ones({n}, f32, device);
+          Tensor dweight = empty_like(weight), dbias;
+          backend.layer_norm_backward({.x = in,
+                                       .weight = weight,
+                                       .mean = none,
+                                       .rstd = rstd,
+                                       .dy = logits,
+                                       .dx = dx,
+                                       .dweight = dweight,
+                                       .dbias = dbias});
+          of_norm.push_back(dx.to_vector<double>()),
+              of_weight.push_back(dweight.to_vector<double>());
+        }
+        INFO(n, ", ", dtype);
+        CHECK(losses[0] == losses[1]);
+        CHECK(gradients[0] == gradients[1]);
+        CHECK(of_norm[0] == of_norm[1]);
+        CHECK(of_weight[0] == of_weight[1]);
+      });
+    }
+}
+
 TEST_CASE("kernels: a target out of range is reported, and nothing out of bounds is read") {
   if (!with_gpu()) return;
   Backend& backend = backend_for(Device::cuda());
