@@ -264,6 +264,13 @@ template <int N> struct Needs {
 
 namespace detail {
 
+/// Whether an operation handles inputs and gradients that wait (core/pending.h) itself: it declares
+/// `static constexpr bool reads_waiting = true`. The numbers of others are computed before.
+template <class Op> constexpr bool reads_waiting = requires { Op::reads_waiting; };
+inline void compute_if_waiting(const Tensor& x) {
+  if (x.defined()) x.raw_data();
+}
+
 [[noreturn]] void fail_saved_was_written(const OpInfo& op);
 [[noreturn]] void fail_without_gradient(const OpInfo& op);
 [[noreturn]] void fail_without_second_gradient(const OpInfo& op);
@@ -275,6 +282,7 @@ template <Operation Op> struct NodeOf final : Node {
 
   std::vector<Tensor> backward(const Tensor& dy) override {
     if (versions_of(*op) != saved_versions) fail_saved_was_written(Op::info);
+    if constexpr (!reads_waiting<Op>) compute_if_waiting(dy);
     if constexpr (requires { op->backward(dy); }) {
       auto gradients = op->backward(dy);
       return {std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end())};
@@ -447,6 +455,8 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));
   std::vector<Edge> edges;
   if (record) fill_needs(op, edges = edges_of<Op>(inputs));
+  if constexpr (!reads_waiting<Op>)
+    for (const Tensor& x : inputs) compute_if_waiting(x);
   Tensor output = computed<Count>(op, inputs, plan);
   if (!output.defined())
     fail<UsageError>(Op::info.name, "forward() returned an undefined tensor. Return the result.");

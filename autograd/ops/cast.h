@@ -85,7 +85,7 @@ namespace halftone {
 struct Cast {
   static constexpr OpInfo info{"cast", CastClass::as_is};
   /// Nothing to free: the cast of a weight may serve several losses, each with its own backward.
-  static constexpr bool survives_backward = true;
+  static constexpr bool survives_backward = true, reads_waiting = true;
   DType to;
   bool channels_last = false;  // in memory; else in x's order
   bool later = false;          // the result may wait (core/pending.h)

@@ -50,6 +50,7 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
 struct CrossEntropy {
   static constexpr OpInfo info{
       "cross_entropy", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
+  static constexpr bool reads_waiting = true;
   CrossEntropyOptions options;
   bool f32_result = false;
   Tensor logits{}, targets{}, log_sum_exp{}, total{};  // log_sum_exp: [2, rows], in two parts

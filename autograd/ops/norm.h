@@ -45,6 +45,7 @@ inline Tensor readable_gradient(const Tensor& x, const Tensor& dy) {
 /// 2016).
 struct LayerNorm {
   static constexpr OpInfo info{"layer_norm", CastClass::full_precision, cast_reason::deviations};
+  static constexpr bool reads_waiting = true;
   Shape normalized;
   double eps;
   bool f32_result = false;
@@ -99,6 +100,7 @@ struct NormAhead {
 /// y = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019).
 struct RmsNorm {
   static constexpr OpInfo info{"rms_norm", CastClass::full_precision, cast_reason::deviations};
+  static constexpr bool reads_waiting = true;
   Shape normalized;
   double eps;
   bool f32_result = false;

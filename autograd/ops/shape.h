@@ -36,6 +36,7 @@ inline Tensor reduce_to(const Tensor& dy, const Shape& shape) {
 /// The same elements in row-major order under another shape; a view if strides allow it.
 struct Reshape {
   static constexpr OpInfo info{"reshape", CastClass::as_is, cast_reason::moves};
+  static constexpr bool reads_waiting = true;
   Shape to;
   Shape from{};
 
@@ -50,6 +51,7 @@ struct Reshape {
 /// Dimensions in another order; a view.
 struct Permute {
   static constexpr OpInfo info{"permute", CastClass::as_is, cast_reason::moves};
+  static constexpr bool reads_waiting = true;
   Dims order;
 
   Tensor forward(const Tensor& x) { return views::permute(x, order); }
