@@ -104,7 +104,7 @@ Json round_number(const Json& request) {
     const float y = to(x, how);
     roundings.push_back({{"name", ht::name(how)},
                          {"result", number(y)},
-                         {"error", number(double(y) - x)},
+                         {"off", number(double(y) - x)},
                          {"bits", bits_of(format, y)}});
   }
   const float y =
@@ -117,7 +117,7 @@ Json round_number(const Json& request) {
           {"below", number(below)},
           {"above", number(above)},
           {"up", exact || !std::isfinite(place) ? Json() : Json(place)},  // stochastic: probability
-          {"error", number(double(y) - x)},
+          {"off", number(double(y) - x)},
           {"relative", number(x == 0 ? 0 : std::fabs((double(y) - x) / x))},
           {"roundings", roundings},
           {"format",
@@ -320,13 +320,19 @@ std::string hash_of(std::span<const ht::Tensor> tensors) {  // as halftone-lab's
   return fingerprint.text();
 }
 
+/// Braces: they fix the order in which the layers draw their first weights.
+ht::nn::Sequential new_model() {
+  ht::manual_seed(0);
+  return ht::nn::Sequential{ht::nn::Linear(side * side, 64), ht::nn::LayerNorm(64), ht::nn::Relu(),
+                            ht::nn::Linear(64, 10)};
+}
+
 /// A model in training. Two of them share the ledger: what the other one has is subtracted.
 class Run {
  public:
   Run(ht::amp::Policy policy, double rate)
       : others_(ht::memory_report().now),
-        model_((ht::manual_seed(0), ht::nn::Linear(side * side, 64)), ht::nn::LayerNorm(64),
-               ht::nn::Relu(), ht::nn::Linear(64, 10)),
+        model_(new_model()),
         adamw_(model_.parameters(), {.lr = rate}),
         list_(std::make_shared<ht::amp::CastPolicy>(ht::amp::CastPolicy::preset(policy.policy))) {
     policy.own_policy = list_;
@@ -371,22 +377,26 @@ class Run {
     ht::policy::UpdateSums updates;
     for (const ht::policy::UpdateRow& row : probe.updates())
       if (row.state.empty()) updates.add(row.stored);
-    const auto lost = [&](int by) {
-      return number(gradients.would_underflow(ht::formats::f16, by));
+    // The shares that f16 rounds to 0, and holds with fewer bits, if it gets them times 2^by.
+    const auto in_f16 = [&](int by) {
+      return Json{{"zero", number(gradients.would_underflow(ht::formats::f16, by))},
+                  {"short", number(gradients.share_below(-14 - by))}};
     };
     const std::optional<int> enough = gradients.sufficient_lift(ht::formats::f16);
     return end({{"losses", {number(loss)["value"]}},
                 {"operations", operations},
-                {"underflow", {{"unscaled", lost(-lift)}, {"scaled", lost(0)}}},
+                {"underflow", {{"unscaled", in_f16(-lift)}, {"scaled", in_f16(0)}}},
                 {"enough", enough ? number(std::ldexp(1.0, *enough + lift)) : Json()},
                 {"updates", {{"count", updates.count}, {"lost", updates.lost}}}});
   }
 
   Json accuracy() {
     begin();
-    const ht::NoGrad no_grad;
-    const Digits digits = batch_of(test_digits, true, 0);
-    const auto best = training_->forward(model_, digits.images).argmax(1).to_vector<int64_t>();
+    const auto best = [&] {
+      const ht::NoGrad no_grad;
+      const ht::Tensor images = batch_of(test_digits, true, 0).images;
+      return training_->forward(model_, images).argmax(1).to_vector<int64_t>();
+    }();
     int right = 0;
     for (int i = 0; i < test_digits; ++i) right += best[std::size_t(i)] == i % 10;
     keep_own();
@@ -421,6 +431,11 @@ class Run {
   }
 
   std::string hash() const { return hash_of(model_.parameters()); }
+  /// Returns the dtype of autocast, which asks the list; null: none.
+  Json begun() const {
+    const std::optional<ht::DType> dtype = training_->strategy().autocast;
+    return {{"hash", hash()}, {"autocast", dtype ? Json(ht::name(*dtype)) : Json()}};
+  }
 
  private:
   double step() {

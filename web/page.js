@@ -88,7 +88,7 @@ function showNumber(keepsPicture = false) {
 function showBits(a, name) {
   const parts = [['sign', 'b0', a.bits[0]], ['exponent', 'b1', a.bits[1]], [name.startsWith('int') ? 'magnitude' : 'fraction', 'b2', a.bits[2]]];
   $('n-bits').innerHTML = parts.filter(p => p[2]).map(p => `<span class="${p[1]}"><small>${p[0]}, ${p[2].length}</small>${p[2]}</span>`).join('');
-  const rows = a.roundings.map(r => [r.name.replace('_', ' '), r.result.text, short(r.error.value), r.bits.join(' ')]);
+  const rows = a.roundings.map(r => [r.name.replace('_', ' '), r.result.text, short(r.off.value), r.bits.join(' ')]);
   const p = a.up;
   rows.push(['stochastic', p == null ? a.result.text : `${a.above.text} or ${a.below.text}`, '0 on average', p == null ? '' : percent(p) + ' up']);
   fill($('n-table'), 'all roundings', ['rounding', 'result', 'error', 'bits'], rows);
@@ -195,39 +195,43 @@ class Run {
   text(name, html) { this.part(`[data-is=${name}]`).innerHTML = html; }
   get strategy() { return this.part('.strategy').value; }
   begin() {
-    this.list = {}, this.losses = [], this.busy = 0, this.answer = null, this.accuracy = null, this.hash = null, this.seen = null;
-    ask({do: 'new', id: this.id, strategy: this.strategy, scaled: this.part('.scaled').checked, lr: Number($('t-lr').value)});
+    this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = null;
+    this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scaled: this.part('.scaled').checked, lr: Number($('t-lr').value)}).autocast;
+    this.go(1);
     this.look();
+    this.test();
   }
-  take(answer, began) {
-    this.busy += performance.now() - began;
-    this.answer = answer;
+  take(answer) {
     this.losses.push(...answer.losses);
     if (answer.step === compared) this.hash = ask({do: 'hash', id: this.id}).hash;
+    return answer;
   }
-  go(count) { this.take(ask({do: 'steps', id: this.id, count}), performance.now()); }
+  go(count) {
+    const began = performance.now();
+    this.answer = this.take(ask({do: 'steps', id: this.id, count}));
+    this.busy += performance.now() - began, this.timed += count;
+  }
   /// A step with a log and a probe, which change no bit.
   look() {
-    const busy = this.busy;
-    this.take(this.seen = ask({do: 'look', id: this.id}), performance.now());
-    this.looked = this.losses.length, this.busy = busy;
-    this.accuracy = ask({do: 'accuracy', id: this.id}).accuracy;
+    this.seen = this.take(ask({do: 'look', id: this.id}));
+    this.looked = this.losses.length;
   }
+  test() { this.accuracy = ask({do: 'accuracy', id: this.id}).accuracy; }
   show() {
-    const a = this.answer, s = this.seen, bytes = a.bytes, n = a.step;
-    const rate = this.busy > 30 ? `, ${whole(1000 * (n - Math.ceil(n / 50)) / this.busy)} steps a second` : '';
-    this.text('facts', `Step ${n}: loss <b>${short(smooth(this.losses))}</b>, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})${rate}.
-Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${a.skipped}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
+    const a = this.answer, s = this.seen, bytes = a.bytes;
+    const rate = this.timed > 20 ? `, <span data-is="rate">${whole(1000 * this.timed / this.busy)}</span> steps a second` : '';
+    this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})${rate}.
+Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
     const known = uses.filter(u => bytes[u]), left = this.part('.bar');
     left.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${uses.indexOf(u) % 8})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
     left.setAttribute('aria-label', 'bytes by use: ' + known.map(u => words[u] + ' ' + whole(bytes[u])).join(', '));
     this.part('.key').innerHTML = known.map(u => `<li><i style="background:var(--c${uses.indexOf(u) % 8})"></i>${words[u]} ${whole(bytes[u])}</li>`).join('') + `<li><b>together ${whole(a.total)}</b></li>`;
-    const each = known.filter(u => !['activation', 'input', 'workspace', 'cast_cache'].includes(u)).map(u => [words[u], bytes[u] / parameters]);
+    const each = uses.filter(u => a.peaks[u] && !['activation', 'input', 'workspace', 'cast_cache'].includes(u)).map(u => [words[u], a.peaks[u] / parameters]);
     this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>.`);
-    const u = s.updates, isF16 = this.strategy.includes('fp16');
-    this.text('lost', `In step ${this.looked} <b>${percent(u.lost / u.count)}</b> of the updates changed nothing, because the weight's format does not hold the sum. ` +
-      (isF16 ? `Of the gradients <b>${percent(s.underflow.scaled.value)}</b> become 0 in f16` + (a.scale === 1 ? '.' : `; without the loss scale ${percent(s.underflow.unscaled.value)} would.`)
-             : `In f16, without a loss scale, ${percent(s.underflow.unscaled.value)} of the gradients would become 0.`));
+    const u = s.updates, now = s.underflow.scaled, without = s.underflow.unscaled, isF16 = this.strategy.includes('fp16');
+    const lost = f => `<b>${percent(f.zero.value)}</b> of the gradients become 0 and <b>${percent(f.short.value)}</b> lose bits`;
+    this.text('lost', `In step ${this.looked} <b>${percent(u.lost / u.count)}</b> of the updates changed nothing: the weight's format does not hold the sum. ` +
+      (isF16 ? (a.scale === 1 ? `Without a loss scale ${lost(without)} in f16.` : `Under the loss scale ${lost(now)} in f16; without it ${lost(without)}.`) : `In f16, without a loss scale, ${lost(without)}.`));
     if (this.shownList !== JSON.stringify(s.operations)) this.showList(s);
     this.text('hash', this.hash ? this.verdict() : `At step ${compared} the weights get a hash.`);
   }
@@ -236,14 +240,14 @@ Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${a.skipped}</b> steps
     const wanted = native[this.strategy], changed = Object.keys(this.list).length || $('t-lr').value !== '0.001' || !this.part('.scaled').checked;
     const here = `Hash of the weights at step ${compared}: <span data-hash="${this.strategy}">${this.hash}</span>. `;
     if (changed) return here + 'The native hash is for the rate 0.001 and an unchanged list.';
+    if (!wanted) return here;
     return here + (wanted === this.hash ? `<b class="right">Native x86-64: ${wanted}, the same bits.</b>` : `<b class="error">Native x86-64: ${wanted}, other bits.</b>`);
   }
   showList(s) {
     this.shownList = JSON.stringify(s.operations);
-    const rows = s.operations.map(o => [o.op, `<select aria-label="treatment of ${o.op}" data-op="${o.op}">${['low_precision', 'full_precision', 'as_is'].map(c => option(c, c.replace('_', ' '), c === o.class)).join('')}</select>`,
-      o.runs_in, o.casts, o.to_zero]);
-    if (rows.length) fill(this.part('.list'), `the list of casts, seen in step ${this.looked}`, ['operation', 'treatment', 'runs in', 'casts', 'became 0'], rows);
-    else this.part('.list').innerHTML = '<caption>This strategy has no autocast, so it asks no list.</caption>';
+    const choice = o => !this.autocast ? '-' : `<select aria-label="treatment of ${o.op}" data-op="${o.op}">${['low_precision', 'full_precision', 'as_is'].map(c => option(c, c.replace('_', ' '), c === o.class)).join('')}</select>`;
+    fill(this.part('.list'), this.autocast ? `the list of autocast: change a treatment, and go on` : 'this strategy has no autocast, and asks no list',
+      ['operation', 'treatment', 'runs in', 'casts', 'became 0'], s.operations.map(o => [o.op, choice(o), o.runs_in, o.casts, o.to_zero]));
     for (const select of this.box.querySelectorAll('[data-op]'))
       select.oninput = () => {
         ask({do: 'set', id: this.id, op: select.dataset.op, class: select.value});
@@ -268,23 +272,24 @@ function showRuns() {
   const [a, b] = runs, la = smooth(a.losses), lb = smooth(b.losses);
   const less = a.answer.total === b.answer.total ? 'Both need the same bytes' : a.answer.total < b.answer.total ? `The first needs ${percent(1 - a.answer.total / b.answer.total)} fewer bytes` : `The second needs ${percent(1 - b.answer.total / a.answer.total)} fewer bytes`;
   say($('t-says'), () => la == null || lb == null ? 'A loss is not a number any more: numbers left the range of their format.' :
-    `${less} at the peak of a step. Losses after ${a.answer.step} steps: ${short(la)} under ${a.strategy}, ${short(lb)} under ${b.strategy}` + (a.answer.step < 50 ? '. Press Start.' : Math.abs(la - lb) < 0.1 * Math.max(la, lb) + 0.002 ? ': they learn equally well.' : la < lb ? `: <b>${b.strategy} learns less</b>.` : `: <b>${a.strategy} learns less</b>.`));
+    `${less} at the peak of a step. Losses after ${a.losses.length} steps: ${short(la)} under ${a.strategy}, ${short(lb)} under ${b.strategy}` + (a.losses.length < 50 ? '. Press Start.' : Math.abs(la - lb) < 0.1 * Math.max(la, lb) + 0.002 ? ': they learn equally well.' : la < lb ? `: <b>${b.strategy} learns less</b>.` : `: <b>${a.strategy} learns less</b>.`));
 }
 let size = 1;  // steps of a turn: as many as fit into 15 ms, so that the page stays quick
+const waiting = [];  // parts of a turn that take longer
 function turn() {
-  const began = performance.now(), now = runs[0].answer.step, upTo = Math.min(50 - now % 50, compared - now % compared);
-  const count = Math.min(size, upTo);
-  for (const run of runs) count === upTo && now % 50 + count === 50 && count === 1 ? run.look() : run.go(Math.min(count, Math.max(1, upTo - 1)));
-  if (performance.now() - began < 12) size += 1;
-  else size = Math.max(1, size - 1);
-  if (now < compared && runs[0].answer.step >= compared) stop();
+  const began = performance.now(), left = 49 - runs[0].losses.length % 50;
+  if (waiting.length) waiting.shift()();
+  else if (left > 0) for (const run of runs) run.go(Math.min(size, left));
+  else waiting.push(...runs.map(run => () => run.look()), ...runs.map(run => () => run.test()), () => runs[0].losses.length === compared && stop());
+  if (left > 0 && !waiting.length) size = performance.now() - began < 12 ? size + 1 : Math.max(1, size - 1);
   if (performance.now() - (turn.shown || 0) > 100 || !running) turn.shown = performance.now(), showRuns();
-  if (running) timer = setTimeout(turn, 0);
+  if (running || waiting.length) timer = setTimeout(turn, 0);
 }
 function stop() {
   running = false;
+  while (waiting.length) waiting.shift()();
   clearTimeout(timer);
-  $('t-run').textContent = runs[0].answer && runs[0].answer.step > 1 ? 'Go on' : 'Start';
+  $('t-run').textContent = runs[0].losses?.length > 2 ? 'Go on' : 'Start';
 }
 function startAgain() {
   for (const run of runs) run.begin();
