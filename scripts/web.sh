@@ -104,7 +104,7 @@ $rules
 $out/library.js:$objects
 	em++ -O2 -msimd128 -fwasm-exceptions -sSINGLE_FILE=1 -sSTACK_SIZE=4MB -sFILESYSTEM=0 -sENVIRONMENT=web,node -sALLOW_MEMORY_GROWTH=1 \\
 	  -sMODULARIZE=1 -sEXPORT_NAME=halftone -sEXPORTED_FUNCTIONS=_halftone_call,_halftone_grade,_malloc,_free -sALLOW_TABLE_GROWTH=1 \\
-	  -sEXPORTED_RUNTIME_METHODS=ccall,addFunction,wasmMemory \\
+	  -sEXPORTED_RUNTIME_METHODS=ccall,addFunction,removeFunction,wasmMemory \\
 	  \$^ -o \$@
 -include $out/objects/*.d"
 make -s -f $out/rules.mk -j"${JOBS:-$(nproc)}"

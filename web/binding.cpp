@@ -491,7 +491,9 @@ Run& run_of(const Json& request) {
   if (request.contains("strategy")) {
     run.reset();  // before the new one, which counts the bytes of others
     ht::amp::Policy policy = ht::amp::Policy::named(request.at("strategy").get<std::string>());
-    policy.scales_loss = policy.scales_loss && request.value("scaled", true);
+    const double scale = request.value("scale", policy.loss_scale.init_scale);  // 0: none
+    policy.scales_loss = policy.scales_loss && scale > 0;
+    if (policy.scales_loss) policy.loss_scale.init_scale = scale;
     run = std::make_unique<Run>(policy, request.value("lr", 1e-3));
   }
   if (!run) ht::fail<ht::UsageError>("train", "no training has begun. Choose a strategy first.");
@@ -585,10 +587,7 @@ Json answer_to(const Json& request) {
       {"block", block},
       {"update", update},
       {"policy", policy},
-      {"new",
-       [](const Json& r) {
-         return Json{{"hash", run_of(r).hash()}};
-       }},
+      {"new", [](const Json& r) { return run_of(r).begun(); }},
       {"steps", [](const Json& r) { return run_of(r).steps(r.value("count", 1)); }},
       {"look", [](const Json& r) { return run_of(r).look(); }},
       {"accuracy", [](const Json& r) { return run_of(r).accuracy(); }},

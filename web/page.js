@@ -20,7 +20,7 @@ const option = (value, text = value, chosen = false) => `<option value="${escape
 /// Fills a table: a caption, the heads, and rows of cells.
 function fill(table, caption, heads, rows) {
   table.innerHTML = `<caption>${caption}</caption><thead><tr>${heads.map(h => `<th scope="col">${h}</th>`).join('')}</tr></thead><tbody>` +
-    rows.map(row => `<tr>${row.map(cell => `<td>${cell}</td>`).join('')}</tr>`).join('') + '</tbody>';
+    rows.map(row => `<tr>${row.map(cell => `<td${String(cell).length > 22 && !/</.test(cell) ? ' class="text"' : ''}>${cell}</td>`).join('')}</tr>`).join('') + '</tbody>';
 }
 /// Shows a sentence, or the library's message if `make` throws.
 function say(element, make) {
@@ -72,17 +72,16 @@ function showNumber(keepsPicture = false) {
     const rounding = $('n-rounding').value, a = ask({do: 'round', format: name, x, rounding});
     showBits(a, name);
     showStairs(a, name, rounding, keepsPicture);
-    const p = a.up.value === undefined ? a.up : a.up.value;
     if (a.result.text === 'inf' || a.result.text === '-inf')
-      return `${a.x.text} becomes <b>infinity</b> in ${escaped(name)}: its largest number is ${a.format.largest.text}. A gradient like this makes a training under a loss scale skip the step.`;
+      return `${x} becomes <b>infinity</b> in ${escaped(name)}: its largest number is ${a.format.largest.text}. A gradient like this makes a training under a loss scale skip the step.`;
     if (a.exact) return `${escaped(name)} holds <b>${a.result.text}</b> exactly. Its neighbors are ${a.below.text} and ${a.above.text}.`;
     if (rounding === 'stochastic')
-      return `${a.x.text} becomes <b>${a.above.text}</b> in ${percent(p)} of all cases and <b>${a.below.text}</b> in all others: right on average.`;
+      return `${x} becomes <b>${a.above.text}</b> in ${percent(a.up)} of all cases and <b>${a.below.text}</b> in all others: right on average.`;
     if (a.result.value === 0)
-      return `${a.x.text} becomes <b>0</b> in ${escaped(name)}: its smallest number is ${a.format.smallest.text}. A gradient like this is lost, unless the loss is multiplied by a scale first.`;
+      return `${x} becomes <b>0</b> in ${escaped(name)}: its smallest number is ${a.format.smallest.text}. A gradient like this is lost, unless the loss is multiplied by a scale first.`;
     if (Math.abs(x) > a.format.largest.value)
-      return `${a.x.text} saturates: ${escaped(name)} ends at <b>${a.result.text}</b> and has no infinity.`;
-    return `In ${escaped(name)} ${a.x.text} becomes <b>${a.result.text}</b>, ${percent(a.relative.value)} away. Its neighbors are ${a.below.text} and ${a.above.text}.`;
+      return `${x} saturates: ${escaped(name)} ends at <b>${a.result.text}</b> and has no infinity.`;
+    return `In ${escaped(name)} ${x} becomes <b>${a.result.text}</b>, ${percent(a.relative.value)} away. Its neighbors are ${a.below.text} and ${a.above.text}.`;
   });
 }
 function showBits(a, name) {
@@ -171,11 +170,15 @@ function startUpdate() {
 // --- 3. A training
 
 const uses = ['parameter', 'master_weight', 'compensation', 'gradient', 'master_gradient', 'optimizer_state', 'cast_cache', 'activation', 'input', 'workspace'];
-const words = {parameter: 'weights', master_weight: 'master weights', compensation: 'lost bits', gradient: 'gradients', master_gradient: 'f32 gradients', optimizer_state: 'optimizer', cast_cache: 'casts of weights', activation: 'activations', input: 'digits', workspace: 'workspace'};
+const words = {parameter: 'weights', master_weight: 'masters, lower halves', compensation: 'lost bits', gradient: 'gradients', master_gradient: 'f32 gradients', optimizer_state: 'optimizer', cast_cache: 'casts of weights', activation: 'activations', input: 'digits', workspace: 'workspace'};
+const colors = {parameter: 0, master_weight: 2, compensation: 2, gradient: 3, master_gradient: 4, optimizer_state: 5, cast_cache: 6, activation: 7, input: 4, workspace: 1};
 const parameters = 144 * 64 + 64 + 2 * 64 + 64 * 10 + 10, compared = 200;
 /// The hashes of the weights after 200 steps at the rate 0.001, computed by the native program on x86-64
 /// (tests/web/check.py compares them with that program and with this page).
-const native = {};
+const native = {
+  'fp64': 'b469637be6d838aa', 'fp32': '7034614613d9a40b', 'amp-bf16': '743a777c62647f96', 'amp-fp16': 'c79d0d4db5f7ae2c',
+  'o1-fp16': 'c79d0d4db5f7ae2c', 'o2-bf16': '88a804aed2a7c42d', 'o2-fp16': '76adca5aba1cfc48', 'o3-fp16': '845fe87984f7c125',
+  'full-bf16': 'b3754249b7acbe1d', 'full-bf16-sr': '5dff2b4272f73a27', 'full-bf16-kahan': '13e1a626c1c3d1ee', 'split-bf16': 'b446402fda9cf29e'};
 const runs = [];
 let running = false, timer = null;
 
@@ -185,18 +188,18 @@ class Run {
     this.box = document.createElement('div');
     this.box.innerHTML = `<h3 style="color:var(--c${id})">${id ? 'Second' : 'First'} training</h3><div class="controls">
 <label>strategy <select class="strategy">${strategies.map(s => option(s, s, s === strategy)).join('')}</select></label>
-<label class="line"><input type="checkbox" class="scaled" checked> loss scale, if it has one</label></div>
+<label>first loss scale of f16 <select class="scale">${option(65536, '65,536', true) + option(2 ** 30, '1,073,741,824') + option(0, 'none')}</select></label></div>
 <p class="facts" data-is="facts"></p><div class="bar" role="img"></div><ul class="key"></ul><p class="facts" data-is="bytes"></p>
 <p class="facts" data-is="lost"></p><div class="wide"><table class="list"></table></div><p class="hash" data-is="hash"></p>`;
     $('t-runs').append(this.box);
-    this.part('.strategy').oninput = this.part('.scaled').oninput = () => (stop(), startAgain());
+    this.part('.strategy').oninput = this.part('.scale').oninput = () => (stop(), startAgain());
   }
   part(selector) { return this.box.querySelector(selector); }
   text(name, html) { this.part(`[data-is=${name}]`).innerHTML = html; }
   get strategy() { return this.part('.strategy').value; }
   begin() {
     this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = null;
-    this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scaled: this.part('.scaled').checked, lr: Number($('t-lr').value)}).autocast;
+    this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scale: Number(this.part('.scale').value), lr: Number($('t-lr').value)}).autocast;
     this.go(1);
     this.look();
     this.test();
@@ -223,9 +226,9 @@ class Run {
     this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})${rate}.
 Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
     const known = uses.filter(u => bytes[u]), left = this.part('.bar');
-    left.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${uses.indexOf(u) % 8})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
+    left.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${colors[u]})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
     left.setAttribute('aria-label', 'bytes by use: ' + known.map(u => words[u] + ' ' + whole(bytes[u])).join(', '));
-    this.part('.key').innerHTML = known.map(u => `<li><i style="background:var(--c${uses.indexOf(u) % 8})"></i>${words[u]} ${whole(bytes[u])}</li>`).join('') + `<li><b>together ${whole(a.total)}</b></li>`;
+    this.part('.key').innerHTML = known.map(u => `<li><i style="background:var(--c${colors[u]})"></i>${words[u]} ${whole(bytes[u])}</li>`).join('') + `<li><b>together ${whole(a.total)}</b></li>`;
     const each = uses.filter(u => a.peaks[u] && !['activation', 'input', 'workspace', 'cast_cache'].includes(u)).map(u => [words[u], a.peaks[u] / parameters]);
     this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>.`);
     const u = s.updates, now = s.underflow.scaled, without = s.underflow.unscaled, isF16 = this.strategy.includes('fp16');
@@ -237,9 +240,9 @@ Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, 
   }
   /// Why a hash may differ from the native one, or that it does not.
   verdict() {
-    const wanted = native[this.strategy], changed = Object.keys(this.list).length || $('t-lr').value !== '0.001' || !this.part('.scaled').checked;
+    const wanted = native[this.strategy], changed = Object.keys(this.list).length || $('t-lr').value !== '0.001' || this.part('.scale').value !== '65536';
     const here = `Hash of the weights at step ${compared}: <span data-hash="${this.strategy}">${this.hash}</span>. `;
-    if (changed) return here + 'The native hash is for the rate 0.001 and an unchanged list.';
+    if (changed) return here + 'The native hash is for the rate 0.001, the usual loss scale and an unchanged list.';
     if (!wanted) return here;
     return here + (wanted === this.hash ? `<b class="right">Native x86-64: ${wanted}, the same bits.</b>` : `<b class="error">Native x86-64: ${wanted}, other bits.</b>`);
   }
@@ -272,7 +275,7 @@ function showRuns() {
   const [a, b] = runs, la = smooth(a.losses), lb = smooth(b.losses);
   const less = a.answer.total === b.answer.total ? 'Both need the same bytes' : a.answer.total < b.answer.total ? `The first needs ${percent(1 - a.answer.total / b.answer.total)} fewer bytes` : `The second needs ${percent(1 - b.answer.total / a.answer.total)} fewer bytes`;
   say($('t-says'), () => la == null || lb == null ? 'A loss is not a number any more: numbers left the range of their format.' :
-    `${less} at the peak of a step. Losses after ${a.losses.length} steps: ${short(la)} under ${a.strategy}, ${short(lb)} under ${b.strategy}` + (a.losses.length < 50 ? '. Press Start.' : Math.abs(la - lb) < 0.1 * Math.max(la, lb) + 0.002 ? ': they learn equally well.' : la < lb ? `: <b>${b.strategy} learns less</b>.` : `: <b>${a.strategy} learns less</b>.`));
+    `${less} at the peak of a step. Losses after ${a.losses.length} steps: ${short(la)} under ${a.strategy}, ${short(lb)} under ${b.strategy}` + (a.losses.length < 50 ? '. Press Start.' : Math.abs(la - lb) < 0.1 * Math.max(la, lb) + 0.002 ? ': they have learned equally well.' : la < lb ? `: <b>${b.strategy} has learned less</b>.` : `: <b>${a.strategy} has learned less</b>.`));
 }
 let size = 1;  // steps of a turn: as many as fit into 15 ms, so that the page stays quick
 const waiting = [];  // parts of a turn that take longer
@@ -330,7 +333,7 @@ function showPolicy() {
   });
 }
 function startPolicy(about) {
-  $('p-shipped').innerHTML = option('', 'an example') + about.policies.map(p => option(p.name)).join('');
+  $('p-shipped').innerHTML = option('', 'an example') + about.policies.filter(p => !/"for"/.test(p.text) || /"for": *\[[^\]]*"mlp"/.test(p.text)).map(p => option(p.name)).join('');
   $('p-shipped').oninput = () => {
     const found = about.policies.find(p => p.name === $('p-shipped').value);
     $('p-text').value = found ? found.text : example;
