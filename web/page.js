@@ -198,7 +198,7 @@ class Run {
   text(name, html) { this.part(`[data-is=${name}]`).innerHTML = html; }
   get strategy() { return this.part('.strategy').value; }
   begin() {
-    this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = null;
+    this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = this.rate = null;
     this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scale: Number(this.part('.scale').value), lr: Number($('t-lr').value)}).autocast;
     this.go(1);
     this.look();
@@ -217,12 +217,13 @@ class Run {
   /// A step with a log and a probe, which change no bit.
   look() {
     this.seen = this.take(ask({do: 'look', id: this.id}));
-    this.looked = this.losses.length;
+    this.looked = this.losses.length, this.busy = this.timed = 0;
   }
   test() { this.accuracy = ask({do: 'accuracy', id: this.id}).accuracy; }
   show() {
     const a = this.answer, s = this.seen, bytes = a.bytes;
-    const rate = this.timed > 20 ? `, <span data-is="rate">${whole(1000 * this.timed / this.busy)}</span> steps a second` : '';
+    if (this.timed > 20) this.rate = whole(1000 * this.timed / this.busy);
+    const rate = this.rate ? `, <span data-is="rate">${this.rate}</span> steps a second` : '';
     this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})${rate}.
 Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
     const known = uses.filter(u => bytes[u]), left = this.part('.bar');
