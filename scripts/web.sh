@@ -42,7 +42,7 @@ done
 # Writes its argument to a file unless the file has this content, so that make compiles only what changed.
 write() { [[ -e "$1" && "$(< "$1")" == "$2" ]] || printf '%s\n' "$2" > "$1"; }
 
-# -fexperimental-library: libc++ 18 has std::jthread, which headers of data/ name, behind this flag.
+# -fexperimental-library: libc++ has std::jthread, which headers of data/ name, only with this flag.
 common="-std=c++20 -fexperimental-library -O2 -DNDEBUG -msimd128 -fwasm-exceptions -ffp-contract=off -fno-math-errno -I$out/include -isystem $out/include/sys_root -isystem backends/one_thread"
 rules="" objects=""
 # compile NAME FLAGS FILE...: one object of several files, as the CMake build with HALFTONE_UNITY.
@@ -75,7 +75,7 @@ done
 in_groups autograd_compiled "" 1 autograd/compiled_*.cpp
 in_groups reference -O3 4 backends/reference/*.cpp
 in_groups cpu -O3 4 backends/cpu/*.cpp
-# What this build does not have: the files say what is done without it.
+# These files say what happens without the library that each is for.
 in_groups absent "-DHALFTONE_HAVE_ONEDNN=0 -DHALFTONE_HAVE_EIGEN=0 -DHALFTONE_HAVE_MPI=0 -DHALFTONE_HAVE_NCCL=0" 1 \
   backends/cpu/onednn/onednn.cpp backends/linear_algebra.cpp backends/mpi/mpi.cpp backends/cuda/absent.cpp backends/cuda/nccl/nccl.cpp
 in_groups registry "" 1 backends/registry.cpp backends/one_thread/team.cpp
