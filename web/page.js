@@ -40,10 +40,11 @@ function numberIn(input) {
   return x;
 }
 
+const left = 62;  // of the frame of a chart
 /// Draws lines in a frame with the least and the largest number at both axes. lines: {points: [[x, y], ...], color, dash}.
 function chart(svg, lines, {x: [x0, x1], y: [y0, y1], marks = '', xName = '', format = short}) {
-  const [, , width, height] = svg.getAttribute('viewBox').split(' ').map(Number);
-  const left = 62, right = width - 8, top = 10, bottom = height - 26;
+  const width = Math.max(280, svg.clientWidth), height = svg.dataset.height, right = width - 8, top = 10, bottom = height - 26;
+  svg.setAttribute('viewBox', `0 0 ${width} ${height}`);  // a unit is a pixel, so that its text is as large as that of the page
   if (!(y1 > y0)) [y0, y1] = [y0 - Math.abs(y0) / 2 - 1e-30, y1 + Math.abs(y1) / 2 + 1e-30];
   const px = x => left + (right - left) * (x - x0) / (x1 - x0), py = y => bottom - (bottom - top) * (y - y0) / (y1 - y0);
   const path = points => points.map(([x, y], i) =>
@@ -106,7 +107,7 @@ function showStairs(a, format, rounding, keeps) {
   const finite = y.filter(v => v != null), at = i => from + (to - from) * i / (count - 1);
   chart($('n-stairs'), [{points: [[from, from], [to, to]], color: 'var(--line)', width: 1}, {points: y.map((v, i) => [at(i), v]), color: 'var(--c0)'}],
     {x: shownAround, y: [Math.min(from, ...finite), Math.max(to, ...finite)], format: v => short(+v.toPrecision(6)), xName: 'value',
-     marks: (px, py) => a.result.value == null ? '' : `<path d="M${px(x)} ${py(from)}V${py(a.result.value)}H62" stroke="var(--c1)" fill="none" stroke-dasharray="4 3"/><circle cx="${px(x)}" cy="${py(a.result.value)}" r="5" fill="var(--c1)"/>`});
+     marks: (px, py) => a.result.value == null ? '' : `<path d="M${px(x)} ${py(from)}V${py(a.result.value)}H${left}" stroke="var(--c1)" fill="none" stroke-dasharray="4 3"/><circle cx="${px(x)}" cy="${py(a.result.value)}" r="5" fill="var(--c1)"/>`});
 }
 function showBlock(name, x) {
   const values = [x, ...others], a = ask({do: 'block', format: name, x: values});
@@ -116,7 +117,7 @@ function showBlock(name, x) {
   $('n-bars').innerHTML = values.map((v, i) => bar(i, v, 0, 'var(--faint)') + bar(i, a.y[i], 8.5, 'var(--c0)')).join('') +
     a.scales.map((s, i) => `<text x="${8 + i * a.columns * step}" y="236">scale ${short(s.value)}</text><path d="M${6 + i * a.columns * step} 16V222" stroke="var(--line)"/>`).join('');
   return `${escaped(a.description)}: ${short(a.bits)} bits a number with its part of the scale. <b>${a.lost} of 32 numbers become 0</b>; the signal is ${short(a.decibels.value)} dB above the noise. ` +
-    (a.lost > 3 ? 'Your value is so large that the others lose their bits.' : 'Try 300, or 3000.');
+    (Math.abs(x) > 40 ? 'Your value is so large that the others of its block lose their bits.' : 'Try 300, or 3000.');
 }
 function startNumber(about) {
   $('n-format').innerHTML = Object.entries(scalars).map(([v, t]) => option(v, t)).join('') + Object.entries(blocks).map(([v, t]) => option(v, t)).join('');
@@ -130,7 +131,7 @@ function startNumber(about) {
   $('n-format').oninput = () => ($('n-own').value = '', showNumber());
   $('n-own').oninput = $('n-rounding').oninput = () => showNumber();
   $('n-stairs').onpointermove = event => {
-    const box = $('n-stairs').getBoundingClientRect(), place = (480 * (event.clientX - box.left) / box.width - 62) / 410;
+    const box = $('n-stairs').getBoundingClientRect(), place = (event.clientX - box.left - left) / (box.width - left - 8);
     if (place < 0 || place > 1 || !shownAround) return;
     $('n-x').value = +(shownAround[0] + place * (shownAround[1] - shownAround[0])).toPrecision(7);
     showNumber(true);
@@ -234,7 +235,7 @@ Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, 
     this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>.`);
     const u = s.updates, now = s.underflow.scaled, without = s.underflow.unscaled, isF16 = this.strategy.includes('fp16');
     const lost = f => `<b>${percent(f.zero.value)}</b> of the gradients become 0 and <b>${percent(f.short.value)}</b> lose bits`;
-    this.text('lost', `In step ${this.looked} <b>${percent(u.lost / u.count)}</b> of the updates changed nothing: the weight's format does not hold the sum. ` +
+    this.text('lost', (u.lost ? `In step ${this.looked} <b>${percent(u.lost / u.count)}</b> of the updates were lost: they are so small that the weight rounds back. ` : `In step ${this.looked} no update was lost. `) +
       (isF16 ? (a.scale === 1 ? `Without a loss scale ${lost(without)} in f16.` : `Under the loss scale ${lost(now)} in f16; without it ${lost(without)}.`) : `In f16, without a loss scale, ${lost(without)}.`));
     if (this.shownList !== JSON.stringify(s.operations)) this.showList(s);
     this.text('hash', this.hash ? this.verdict() : `At step ${compared} the weights get a hash.`);
@@ -270,6 +271,7 @@ function smooth(losses, end = losses.length) {
 }
 function showRuns() {
   for (const run of runs) run.show();
+  $('t-says').setAttribute('aria-live', running ? 'off' : 'polite');  // screen readers hear the end of a training
   const steps = Math.max(...runs.map(r => r.losses.length), 2), every = Math.ceil(steps / 300);
   const lines = runs.map((r, i) => ({color: `var(--c${i})`, dash: i ? '6 3' : '', points: r.losses.map((l, s) => [s + 1, l]).filter((_, s) => s % every === 0 || s === steps - 1)}));
   chart($('t-chart'), lines, {x: [1, steps], y: [0, Math.max(2.5, ...lines.flatMap(l => l.points.map(p => p[1] || 0)))], xName: 'step'});
@@ -383,6 +385,7 @@ function start() {
   startTraining(about);
   startPolicy(about);
   $('k-run').onclick = grade;
+  onresize = () => (showNumber(true), showUpdate(), showRuns());
   $('state').textContent = 'Ready.';
   $('foot').textContent = `Kernels: ${about.kernels}. Memory of the library: ${short(library.wasmMemory.buffer.byteLength / 1048576)} MiB.`;
   document.documentElement.dataset.ready = 'yes';

@@ -1,5 +1,5 @@
-// The binding of the page (web/binding.cpp) as a native program: reads requests from standard input,
-// a line each, and prints the answers.
+// The binding of the page (web/binding.cpp) as a native program: reads requests from standard
+// input, a line each, and prints the answers.
 #include <iostream>
 #include <string>
 
