@@ -193,7 +193,7 @@ class Run {
 <p class="facts" data-is="facts"></p><div class="bar" role="img"></div><ul class="key"></ul><p class="facts" data-is="bytes"></p>
 <p class="facts" data-is="lost"></p><div class="wide"><table class="list"></table></div><p class="hash" data-is="hash"></p>`;
     $('t-runs').append(this.box);
-    this.part('.strategy').oninput = this.part('.scale').oninput = () => (stop(), startAgain());
+    this.part('.strategy').oninput = this.part('.scale').oninput = startAgain;
   }
   part(selector) { return this.box.querySelector(selector); }
   text(name, html) { this.part(`[data-is=${name}]`).innerHTML = html; }
@@ -202,8 +202,8 @@ class Run {
     this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = this.rate = null;
     this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scale: Number(this.part('.scale').value), lr: Number($('t-lr').value)}).autocast;
     this.go(1);
+    this.accuracy = null;
     this.look();
-    this.test();
   }
   take(answer) {
     this.losses.push(...answer.losses);
@@ -225,7 +225,7 @@ class Run {
     const a = this.answer, s = this.seen, bytes = a.bytes;
     if (this.timed > 20) this.rate = whole(1000 * this.timed / this.busy);
     const rate = this.rate ? `, <span data-is="rate">${this.rate}</span> steps a second` : '';
-    this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})${rate}.
+    this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>${this.accuracy == null ? '' : `, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})`}${rate}.
 Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
     const known = uses.filter(u => bytes[u]), left = this.part('.bar');
     left.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${colors[u]})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
@@ -270,6 +270,7 @@ function smooth(losses, end = losses.length) {
   return part.some(x => x == null) ? null : part.reduce((a, b) => a + b, 0) / part.length;
 }
 function showRuns() {
+  if (runs.some(run => !run.seen)) return;
   for (const run of runs) run.show();
   $('t-says').setAttribute('aria-live', running ? 'off' : 'polite');  // screen readers hear the end of a training
   const steps = Math.max(...runs.map(r => r.losses.length), 2), every = Math.ceil(steps / 300);
@@ -281,35 +282,41 @@ function showRuns() {
     `${less} at the peak of a step. Losses after ${a.losses.length} steps: ${short(la)} under ${a.strategy}, ${short(lb)} under ${b.strategy}` + (a.losses.length < 50 ? '. Press Start.' : Math.abs(la - lb) < 0.1 * Math.max(la, lb) + 0.002 ? ': they have learned equally well.' : la < lb ? `: <b>${b.strategy} has learned less</b>.` : `: <b>${a.strategy} has learned less</b>.`));
 }
 let size = 1;  // steps of a turn: as many as fit into 15 ms, so that the page stays quick
-const waiting = [];  // parts of a turn that take longer
+let waiting = [];  // parts of a turn that take longer: one at a time
 function turn() {
-  const began = performance.now(), left = 49 - runs[0].losses.length % 50;
+  const began = performance.now();
   if (waiting.length) waiting.shift()();
-  else if (left > 0) for (const run of runs) run.go(Math.min(size, left));
-  else waiting.push(...runs.map(run => () => run.look()), ...runs.map(run => () => run.test()), () => runs[0].losses.length === compared && stop());
-  if (left > 0 && !waiting.length) size = performance.now() - began < 12 ? size + 1 : Math.max(1, size - 1);
-  if (performance.now() - (turn.shown || 0) > 100 || !running) turn.shown = performance.now(), showRuns();
+  else {
+    const left = 49 - runs[0].losses.length % 50;
+    if (left > 0) for (const run of runs) run.go(Math.min(size, left));
+    else waiting = [...runs.map(run => () => run.look()), ...runs.map(run => () => run.test()), () => runs[0].losses.length === compared && stop()];
+    size = performance.now() - began < 12 ? size + 1 : Math.max(1, size - 1);
+  }
+  if (!running || began - (turn.shown || 0) > 100) turn.shown = began, showRuns();
+  later();
+}
+function later() {
+  clearTimeout(timer);
   if (running || waiting.length) timer = setTimeout(turn, 0);
 }
 function stop() {
   running = false;
-  while (waiting.length) waiting.shift()();
-  clearTimeout(timer);
-  $('t-run').textContent = runs[0].losses?.length > 2 ? 'Go on' : 'Start';
+  $('t-run').textContent = 'Go on';
 }
 function startAgain() {
-  for (const run of runs) run.begin();
-  stop();
-  showRuns();
+  running = false;
+  $('t-run').textContent = 'Start';
+  waiting = [...runs.map(run => () => run.begin()), ...runs.map(run => () => run.test())];
+  turn();
 }
 function startTraining(about) {
   runs.push(new Run(0, 'fp32', about.strategies), new Run(1, 'full-bf16', about.strategies));
   $('t-run').onclick = () => {
-    if (running) return stop(), showRuns();
+    if (running) return stop();
     running = true, $('t-run').textContent = 'Stop';
-    turn();
+    later();
   };
-  $('t-new').onclick = $('t-lr').oninput = () => (stop(), startAgain());
+  $('t-new').onclick = $('t-lr').oninput = startAgain;
   startAgain();
 }
 

@@ -156,6 +156,8 @@ def check_page(page, native):
             "a number": "document.getElementById('n-x').value = 0.1 + i / 1000; document.getElementById('n-format').value = 'bf16'; document.getElementById('n-x').oninput()",
             "a block": "document.getElementById('n-format').value = 'nvfp4'; document.getElementById('n-x').oninput()",
             "an update": "document.getElementById('u-lr').value = 0.003 + i / 1000; document.getElementById('u-lr').oninput()",
+            "a new training": "document.getElementById('t-new').onclick()",
+            "a changed list": "document.querySelector('[data-op]').oninput()",
             "a policy": "showPolicy()"}.items():
         times[name] = sorted(seconds(page, event.replace("i /", f"{i} /")) for i in range(15))[7]
     page.js("window.longest = []; new PerformanceObserver(l => longest.push(...l.getEntries().map(e => e.duration))).observe({type: 'longtask'})")
