@@ -320,6 +320,7 @@ std::string hash_of(std::span<const ht::Tensor> tensors) {  // as halftone-lab's
   return fingerprint.text();
 }
 
+constexpr int64_t model_parameters = side * side * 64 + 64 + 2 * 64 + 64 * 10 + 10;
 /// Braces: they fix the order in which the layers draw their first weights.
 ht::nn::Sequential new_model() {
   ht::manual_seed(0);
@@ -573,8 +574,21 @@ Json about(const Json&) {
   for (const std::string_view word : ht::words_of<ht::Rounding>) roundings.push_back(word);
   for (const ht::policy::ShippedPolicy& p : ht::policy::shipped_policies())
     shipped.push_back({{"name", p.name}, {"text", p.text}});
+  ht::nn::Sequential model = new_model();
+  ht::optim::AdamW adamw(model.parameters());
+  Json bytes = Json::array();  // of a weight
+  for (const std::string_view name : ht::amp::Policy::names()) {
+    const ht::amp::StrategyBytes all =
+        ht::amp::predicted_bytes(ht::amp::Policy::named(name), model, adamw);
+    Json row{name};
+    for (const int64_t part :
+         {all.parameter, all.companion, all.gradient, all.optimizer_state, all.total()})
+      row.push_back(double(part) / double(model_parameters));
+    bytes.push_back(row);
+  }
   return {{"kernels", ht::kernels_of({})},
           {"strategies", ht::amp::Policy::names()},
+          {"bytes", bytes},
           {"roundings", roundings},
           {"policies", shipped}};
 }
@@ -602,7 +616,7 @@ Json answer_to(const Json& request) {
   const auto found = all.find(asked);
   if (found == all.end())
     ht::fail<ht::UsageError>("halftone_call", "there is no request \"", asked,
-                             "\". Use about, ...");
+                             "\". Use one of answer_to() in web/binding.cpp.");
   return found->second(request);
 }
 

@@ -82,7 +82,8 @@ function showNumber(keepsPicture = false) {
       return `${x} becomes <b>0</b> in ${escaped(name)}: its smallest number is ${a.format.smallest.text}. A gradient like this is lost, unless the loss is multiplied by a scale first.`;
     if (Math.abs(x) > a.format.largest.value)
       return `${x} saturates: ${escaped(name)} ends at <b>${a.result.text}</b> and has no infinity.`;
-    return `In ${escaped(name)} ${x} becomes <b>${a.result.text}</b>, ${percent(a.relative.value)} away. Its neighbors are ${a.below.text} and ${a.above.text}.`;
+    return `In ${escaped(name)} ${x} becomes <b>${a.result.text}</b>, ${percent(a.relative.value)} away. Its neighbors are ${a.below.text} and ${a.above.text}.` +
+      (Math.abs(x) < a.format.normal.value ? ` Below ${short(a.format.normal.value)}, the smallest normal number, it has fewer bits.` : '');
   });
 }
 function showBits(a, name) {
@@ -143,15 +144,16 @@ function startNumber(about) {
 
 const labels = {'fp32': 'f32', 'full-bf16': 'bf16, nearest', 'full-bf16-sr': 'bf16, stochastic', 'full-bf16-kahan': 'bf16, Kahan', 'split-bf16': 'bf16, split'};
 const how = {'fp32': '', 'full-bf16': '', 'full-bf16-sr': 'up or down by chance', 'full-bf16-kahan': 'a second bf16 keeps what was lost', 'split-bf16': 'the lower 16 bits of an f32'};
+const dashes = ['', '', '2 3', '8 4', '3 6'];
 function showUpdate() {
   say($('u-says'), () => {
     const [w, g, lr] = ['u-w', 'u-g', 'u-lr'].map(id => numberIn($(id)));
     const a = ask({do: 'update', w, g, lr, steps: 64}), by = Object.fromEntries(a.paths.map(p => [p.strategy, p]));
     const all = a.paths.flatMap(p => p.path).filter(v => v != null);
-    chart($('u-chart'), a.paths.map((p, i) => ({points: p.path.map((v, s) => [s, v]), color: `var(--c${i})`, width: i ? 2 : 5, dash: ['', '', '2 3', '8 4', '3 6'][i]})),
+    chart($('u-chart'), a.paths.map((p, i) => ({points: p.path.map((v, s) => [s, v]), color: `var(--c${i})`, width: i ? 2 : 5, dash: dashes[i]})),
       {x: [0, 64], y: [Math.min(...all), Math.max(...all)], xName: 'step', format: v => short(+v.toPrecision(6))});
     fill($('u-table'), 'after 64 steps', ['weight', 'bytes', 'moved', 'is now', 'how'],
-      a.paths.map((p, i) => [`<span style="color:var(--c${i})">&#9632;</span> ${labels[p.strategy]}`, p.bytes, `${p.moves} of 64`, p.last.text, how[p.strategy]]));
+      a.paths.map((p, i) => [`<svg class="line" viewBox="0 0 30 8" aria-hidden="true"><path d="M0 4H30" stroke="var(--c${i})" stroke-width="${i ? 2 : 5}" stroke-dasharray="${dashes[i]}"/></svg>${labels[p.strategy]}`, p.bytes, `${p.moves} of 64`, p.last.text, how[p.strategy]]));
     const change = a.change.value, half = a.half.value;
     const facts = `A step adds ${short(change)} to ${a.start.text}. The next bf16 is ${a.next.text}, and half of the way to it is ${short(half)}. `;
     if (change === 0) return 'A step adds nothing. Choose a gradient and a rate that are not 0.';
@@ -201,7 +203,8 @@ class Run {
   begin() {
     this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = this.rate = null;
     this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scale: Number(this.part('.scale').value), lr: Number($('t-lr').value)}).autocast;
-    this.go(1);
+    this.part('.scale').disabled = !this.strategy.includes('fp16');
+    this.go(1), this.go(1);  // the first step makes the optimizer's state, and checks its inputs: its bytes are not those of others
     this.accuracy = null;
     this.look();
   }
@@ -311,6 +314,8 @@ function startAgain() {
 }
 function startTraining(about) {
   runs.push(new Run(0, 'fp32', about.strategies), new Run(1, 'full-bf16', about.strategies));
+  fill($('t-bytes'), 'bytes of a weight in a training with Adam, under every strategy', ['strategy', 'weights', 'masters, lower halves, lost bits', 'gradients', 'optimizer', 'together'],
+    about.bytes.map(row => row.map((cell, i) => i ? short(+cell.toFixed(1)) : cell)));
   $('t-run').onclick = () => {
     if (running) return stop();
     running = true, $('t-run').textContent = 'Stop';

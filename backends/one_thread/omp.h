@@ -1,6 +1,6 @@
 // The OpenMP functions that backends/ calls, for a compiler without OpenMP: it ignores the pragmas,
 // so every region has one thread. Such a build adds this folder to the path of system headers, and
-// compiles team.cpp of this folder in place of that of backends/ (scripts/web.sh).
+// compiles team.cpp of this folder in place of that of backends/.
 #pragma once
 
 inline int omp_get_thread_num() { return 0; }
