@@ -19,8 +19,8 @@ const whole = x => Math.round(x).toLocaleString('en-US');
 const option = (value, text = value, chosen = false) => `<option value="${escaped(value)}"${chosen ? ' selected' : ''}>${escaped(text)}</option>`;
 /// Fills a table: a caption, the heads, and rows of cells.
 function fill(table, caption, heads, rows) {
-  table.innerHTML = `<caption>${caption}</caption><thead><tr>${heads.map(h => `<th scope="col">${h}</th>`).join('')}</tr></thead><tbody>` +
-    rows.map(row => `<tr>${row.map(cell => `<td${String(cell).length > 22 && !/</.test(cell) ? ' class="text"' : ''}>${cell}</td>`).join('')}</tr>`).join('') + '</tbody>';
+  table.innerHTML = `<caption>${caption}</caption><thead><tr>${heads.map(h => `<th scope="col"${h === 'format' || h === 'how' ? ' class="text"' : ''}>${h}</th>`).join('')}</tr></thead><tbody>` +
+    rows.map(row => `<tr>${row.map((cell, i) => `<td${heads[i] === 'format' || heads[i] === 'how' || / or /.test(cell) ? ' class="text"' : ''}>${cell}</td>`).join('')}</tr>`).join('') + '</tbody>';
 }
 /// Shows a sentence, or the library's message if `make` throws.
 function say(element, make) {
@@ -237,9 +237,9 @@ Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, 
     const each = uses.filter(u => a.peaks[u] && !['activation', 'input', 'workspace', 'cast_cache'].includes(u)).map(u => [words[u], a.peaks[u] / parameters]);
     this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>.`);
     const u = s.updates, now = s.underflow.scaled, without = s.underflow.unscaled, isF16 = this.strategy.includes('fp16');
-    const lost = f => `<b>${percent(f.zero.value)}</b> of the gradients become 0 and <b>${percent(f.short.value)}</b> lose bits`;
+    const lost = f => `<b>${percent(f.zero.value)}</b> of the gradients become 0 and <b>${percent(f.short.value)}</b> are below its smallest normal number, where bits are missing`;
     this.text('lost', (u.lost ? `In step ${this.looked} <b>${percent(u.lost / u.count)}</b> of the updates were lost: they are so small that the weight rounds back. ` : `In step ${this.looked} no update was lost. `) +
-      (isF16 ? (a.scale === 1 ? `Without a loss scale ${lost(without)} in f16.` : `Under the loss scale ${lost(now)} in f16; without it ${lost(without)}.`) : `In f16, without a loss scale, ${lost(without)}.`));
+      (isF16 ? (a.scale === 1 ? `In f16, without a loss scale, ${lost(without)}.` : `In f16, under this loss scale, ${lost(now)}; without it ${lost(without)}.`) : `In f16, without a loss scale, ${lost(without)}.`));
     if (this.shownList !== JSON.stringify(s.operations)) this.showList(s);
     this.text('hash', this.hash ? this.verdict() : `At step ${compared} the weights get a hash.`);
   }
@@ -313,7 +313,7 @@ function startAgain() {
   turn();
 }
 function startTraining(about) {
-  runs.push(new Run(0, 'fp32', about.strategies), new Run(1, 'full-bf16', about.strategies));
+  runs.push(new Run(0, 'amp-fp16', about.strategies), new Run(1, 'full-bf16', about.strategies));
   fill($('t-bytes'), 'bytes of a weight in a training with Adam, under every strategy', ['strategy', 'weights', 'masters, lower halves, lost bits', 'gradients', 'optimizer', 'together'],
     about.bytes.map(row => row.map((cell, i) => i ? short(+cell.toFixed(1)) : cell)));
   $('t-run').onclick = () => {
