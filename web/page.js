@@ -295,7 +295,8 @@ function turn() {
     else waiting = [...runs.map(run => () => run.look()), ...runs.map(run => () => run.test()), () => runs[0].losses.length === compared && stop()];
     size = performance.now() - began < 12 ? size + 1 : Math.max(1, size - 1);
   }
-  if (!running || began - (turn.shown || 0) > 100) turn.shown = began, showRuns();
+  if (!running) showRuns();
+  else if (began - (turn.shown || 0) > 100) turn.shown = began, waiting.push(showRuns);
   later();
 }
 function later() {
