@@ -230,9 +230,9 @@ class Run {
     const rate = this.rate ? `, <span data-is="rate">${this.rate}</span> steps a second` : '';
     this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>${this.accuracy == null ? '' : `, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})`}${rate}.
 Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
-    const known = uses.filter(u => bytes[u]), left = this.part('.bar');
-    left.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${colors[u]})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
-    left.setAttribute('aria-label', 'bytes by use: ' + known.map(u => words[u] + ' ' + whole(bytes[u])).join(', '));
+    const known = uses.filter(u => bytes[u]), bar = this.part('.bar');
+    bar.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${colors[u]})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
+    bar.setAttribute('aria-label', 'bytes by use: ' + known.map(u => words[u] + ' ' + whole(bytes[u])).join(', '));
     this.part('.key').innerHTML = known.map(u => `<li><i style="background:var(--c${colors[u]})"></i>${words[u]} ${whole(bytes[u])}</li>`).join('') + `<li><b>together ${whole(a.total)}</b></li>`;
     const each = uses.filter(u => a.peaks[u] && !['activation', 'input', 'workspace', 'cast_cache'].includes(u)).map(u => [words[u], a.peaks[u] / parameters]);
     this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>.`);
@@ -260,7 +260,7 @@ Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, 
       select.oninput = () => {
         ask({do: 'set', id: this.id, op: select.dataset.op, class: select.value});
         this.list[select.dataset.op] = select.value;
-        this.look();
+        for (const run of runs) run.look();  // a step of both, which stay at the same one
         showRuns();
         this.part(`[data-op="${select.dataset.op}"]`).focus();
       };

@@ -121,6 +121,7 @@ def check_page(page, native):
     before = page.js(casts + "[2].textContent")
     page.choose("[data-op=linear]", "full_precision")
     holds(before == "f16" and page.js(casts + "[2].textContent") == "f32", "a changed list changes the operation's dtype")
+    holds(page.js("runs[0].losses.length === runs[1].losses.length"), "both trainings are at the same step")
     holds("unchanged list" in page.js("document.querySelector('[data-is=hash]').textContent"), "a changed list has no native hash")
 
     # 4. A policy
