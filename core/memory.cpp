@@ -329,7 +329,7 @@ void* system_allocate(std::size_t bytes) {
 }  // namespace
 
 void* cached_allocate(std::size_t bytes) {
-  if (bytes > (std::size_t(1) << 46))
+  if (uint64_t(bytes) > (uint64_t(1) << 46))
     fail<DeviceError>("allocate", "cannot allocate ", bytes,
                       " bytes on the CPU. Use a smaller shape.");
   const SizeClass wanted = size_class(bytes, smallest);

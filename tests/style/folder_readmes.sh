@@ -6,7 +6,7 @@ set -euo pipefail
 (($# == 1)) || { echo "usage: folder_readmes.sh ROOT"; exit 1; }
 cd "$1"
 
-with_sub_folders=(core autograd distributed nn optim amp data train onnx lab backends bench examples cmake scripts)
+with_sub_folders=(core autograd distributed nn optim amp data train onnx lab backends bench examples cmake scripts web)
 alone=(examples/exercises cmake/packaging tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in tests/ are rows of its README
 sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name '*.inc')
 

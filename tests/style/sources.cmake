@@ -3,7 +3,7 @@
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(cpp_files halftone.h)
 set(all_files CMakeLists.txt)
-foreach(folder core autograd distributed nn optim amp data train onnx lab backends examples bench tests)
+foreach(folder core autograd distributed nn optim amp data train onnx lab backends examples bench tests web)
   file(GLOB_RECURSE found RELATIVE ${ROOT} ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.cu)
   list(APPEND cpp_files ${found})
 endforeach()
