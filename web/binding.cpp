@@ -49,7 +49,7 @@ namespace {
 /// nor short, and a text.
 Json number(double x) {
   char text[40];
-  std::snprintf(text, sizeof text, "%.9g", x);
+  std::snprintf(text, sizeof text, "%.9g", std::isnan(x) ? std::fabs(x) : x);  // never "-nan"
   return {{"value", std::isfinite(x) ? Json(x) : Json()}, {"text", text}};
 }
 
@@ -57,6 +57,8 @@ Json number(double x) {
 
 ht::NumberFormat format_of(const Json& request) {
   const auto name = request.at("format").get<std::string>();
+  if (name.starts_with("ue") || name == "e8m0")
+    ht::fail<ht::UsageError>("format", name, " has no sign: it is for scales. Use another format.");
   if (const auto format = ht::number_format_named(name)) return *format;
   ht::fail<ht::UsageError>(
       "format", "there is no format named \"", name,
@@ -80,7 +82,7 @@ Json bits_of(const ht::NumberFormat& format, double y) {
   }
   std::string text;
   for (int bit = rest - 1; bit >= 0; --bit) text += (code >> bit & 1) != 0 ? '1' : '0';
-  const int exponent = rest > fraction ? rest - fraction : 0;
+  const int exponent = rest > fraction + 1 ? rest - fraction : 0;  // integers have none
   return {std::signbit(y) ? "1" : "0", text.substr(0, std::size_t(exponent)),
           text.substr(std::size_t(exponent))};
 }

@@ -21,6 +21,9 @@ const option = (value, text = value, chosen = false) => `<option value="${escape
 function fill(table, caption, heads, rows) {
   table.innerHTML = `<caption>${caption}</caption><thead><tr>${heads.map(h => `<th scope="col"${h === 'format' || h === 'how' ? ' class="text"' : ''}>${h}</th>`).join('')}</tr></thead><tbody>` +
     rows.map(row => `<tr>${row.map((cell, i) => `<td${heads[i] === 'format' || heads[i] === 'how' || / or /.test(cell) ? ' class="text"' : ''}>${cell}</td>`).join('')}</tr>`).join('') + '</tbody>';
+  const box = table.parentElement;  // where it is wider than the window, keys must scroll it
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0, box.role = 'region', box.ariaLabel = caption;
+  else box.removeAttribute('tabindex');
 }
 /// Shows a sentence, or the library's message if `make` throws.
 function say(element, make) {
