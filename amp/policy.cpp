@@ -450,7 +450,7 @@ class Reader {
     if (!is_file) extends->refuse_unknown("strategy", base, names);
     if (folder_.empty())
       extends->refuse("only a file can extend a file. Extend a strategy or a shipped policy.");
-    if (depth_ > 8) extends->refuse("more than 8 files extend one another, perhaps in a circle.");
+    if (depth_ > 7) extends->refuse("more than 8 files extend one another, perhaps in a circle.");
     const std::filesystem::path path = folder_ / base;
     return take(Reader(where_of(path), path.parent_path(), depth_ + 1),
                 file_text(extends->pointer(), path));

@@ -64,10 +64,11 @@ void print_processes() {
 }
 
 void print_environment() {
-  for (const char* variable : {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_PORTABLE_BITS",
-                               "HALFTONE_DATA", "HALFTONE_CUDA_LIBRARIES", "HALFTONE_CUDA_CACHE",
-                               "HALFTONE_CUDA_LOG", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA",
-                               "HALFTONE_DISTRIBUTED_TIMEOUT", "OMP_NUM_THREADS"})
+  for (const char* variable :
+       {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_PORTABLE_BITS", "HALFTONE_FIXED_TEAM",
+        "HALFTONE_PENDING", "HALFTONE_CUDA_ENGINES", "HALFTONE_DATA", "HALFTONE_CUDA_LIBRARIES",
+        "HALFTONE_CUDA_CACHE", "HALFTONE_CUDA_LOG", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA",
+        "HALFTONE_DISTRIBUTED_TIMEOUT", "OMP_NUM_THREADS"})
     if (const char* value = std::getenv(variable))
       line("environment") << variable << '=' << value << '\n';
 }
