@@ -33,8 +33,8 @@ enum class Convert {
 
 struct TrainingCore;
 /// Rewrites a state of whole tensors as a state of the training's strategy. Throws UsageError for
-/// conversions that `convert` does not allow; UsageError, ShapeError, DTypeError or FormatError for
-/// damaged states.
+/// conversions that `convert` does not allow, DTypeError for numbers beyond the range of the
+/// strategy's dtype; UsageError, ShapeError, DTypeError or FormatError for damaged states.
 optim::NamedTensors converted(const TrainingCore& training, const optim::NamedTensors& given,
                               Convert convert);
 

@@ -52,8 +52,8 @@ class History {
   uint32_t wanted_;
 };
 
-/// Returns the gradients of a node's inputs with a history, through the node's tap if it has one.
-/// Rounding by a tap has the gradient of the identity.
+/// Returns the gradients of a node's inputs, and these gradients have a history. If the node has a
+/// tap, the tap computes them: what it rounds has the gradient of the identity.
 Gradients recorded_gradients(const std::shared_ptr<Node>& node, const Tensor& dy, uint32_t wanted);
 
 namespace detail {

@@ -63,7 +63,8 @@ struct Node {
   /// Returns the same gradients, computed by recorded operations (autograd/history.h): for a pass
   /// that creates a graph. An operation without this form throws UnsupportedError.
   virtual std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history);
-  /// Drops the operation and its saved tensors; one without any may stay, for another backward.
+  /// Drops the operation and its saved tensors. An operation that saved none may stay, so that
+  /// backward can run again.
   virtual void release() = 0;
   virtual bool released() const = 0;
   virtual ~Node();

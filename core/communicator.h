@@ -29,8 +29,8 @@ struct TrafficReport {
 };
 std::ostream& operator<<(std::ostream& out, const TrafficReport& report);
 
-/// A dense tensor that is sent to a peer, or that a peer's message overwrites. The communicator
-/// must carry its device.
+/// A dense tensor that is sent to a peer, or that a peer's message overwrites. Its device must be
+/// one that the communicator carries (Communicator::carries).
 struct Message {
   int peer;
   Tensor tensor;

@@ -27,7 +27,7 @@ template <class Options> struct ParameterGroup {
 
 namespace detail {
 
-/// Throws UsageError unless 0 <= value < infinity (false for NaN).
+/// Throws UsageError unless 0 <= value < infinity, and for NaN.
 void require_not_negative(std::string_view optimizer, std::string_view option, double value);
 /// Throws UsageError for NaN and the infinities.
 void require_finite(std::string_view where, std::string_view what, double value);

@@ -43,7 +43,8 @@ class Callback {
   /// Whether on_loss() may return false or throw. If so, the Trainer copies the buffers in every
   /// step.
   virtual bool drops_steps() const { return false; }
-  /// Called before a record is written; Trainer::log() adds to the record.
+  /// Called every log_every_steps steps, after the Trainer has logged its own numbers and before
+  /// the end of an epoch and the validation. Trainer::log() adds to the step's record.
   virtual void on_log(Trainer&) {}
   virtual void on_validation_end(Trainer&) {}
   /// Called after each step, and after its validation if there is one. At the last step of an epoch

@@ -127,8 +127,8 @@ struct DirectoryOptions {
   bool csv = false, json_lines = false, tensorboard = false;
 };
 
-/// Returns the names of what a training has left in a directory: its checkpoints first, then logs
-/// that are not empty.
+/// Returns the names of what a training has left in a directory: "checkpoints" if that folder holds
+/// any, then the logs that are not empty.
 std::vector<std::string> left_by_training(const std::filesystem::path& directory);
 
 class TrainingDirectory {

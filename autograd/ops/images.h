@@ -97,9 +97,9 @@ struct Conv2d {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// The gradient of a convolution as an operation of its own. x: [n, in, h, w]; w: [in, out /
-/// groups, kh, kw]. Its forward is that convolution's backward-data, and its backward-data is that
-/// convolution.
+/// The transposed convolution: the gradient of a Conv2d for its input, as an operation of its own.
+/// x: [n, in, h, w]; w: [in, out / groups, kh, kw]; bias: [out] or undefined. Its forward runs the
+/// Conv2d's backward-data, and its backward for x runs the Conv2d.
 struct ConvTranspose2d {
   static constexpr Contraction sums{.forward = {Sums::over_channels, Sums::over_first},
                                     .backward = {Sums::over_channels, Sums::over_channels},

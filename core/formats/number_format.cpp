@@ -99,7 +99,7 @@ std::string described(const NumberFormat& format) {
 void check_format(std::string_view op, const NumberFormat& format) {
   const int p = format.significand_bits, least = format.min_exponent;
   if (p < 1 || p > 24) fail<UsageError>(op, "a grid has ", p, " significand bits. Choose 1 to 24.");
-  if (least < -127 || least > 127 || (format.subnormals && least - p + 1 < -149))
+  if (least < -127 || least > 127 || least - p + 1 < -149)
     fail<UsageError>(op, "a grid of ", p, " significand bits has the least exponent ", least,
                      ": its numbers must be floats. Choose one from -126 to 127.");
   if (!(format.max >= std::ldexp(1.0f, least)) || !std::isfinite(format.max))

@@ -131,7 +131,8 @@ std::span<const NamedFormat> named_formats();
 std::optional<NumberFormat> number_format_named(std::string_view name);
 /// Returns the format's name, if it has one; else its fields.
 std::string described(const NumberFormat& format);
-/// Throws UsageError in the name of `op` if no float could be on such a grid.
+/// Throws UsageError in the name of `op` unless the grid's numbers are floats, and its `max` is a
+/// finite number of the grid.
 void check_format(std::string_view op, const NumberFormat& format);
 
 /// Return how many numbers the grid has from 0 to max, and number i of them in order of size. Both

@@ -321,6 +321,8 @@ TEST_CASE("number_formats: invalid grids") {
         "[grid] a grid of 24 significand bits has the least exponent -127: its numbers must be "
         "floats. "
         "Choose one from -126 to 127.");
+  CHECK(complaint({.significand_bits = 24, .min_exponent = -127, .subnormals = false})
+            .find("least exponent -127") != std::string::npos);
   CHECK(complaint({.significand_bits = 4, .min_exponent = -6, .max = infinity}) ==
         "[grid] the largest number of a grid is inf. It must be finite and at least 2^-6.");
   CHECK(complaint({.significand_bits = 4, .min_exponent = -6, .max = 0}).find("is 0. It") !=
