@@ -268,6 +268,7 @@ std::shared_ptr<void> Training::watch_inputs(std::initializer_list<Tensor> input
 
 Tensor Training::as_f32(const Tensor& result) {
   if (!is_short_float(result)) return result;
+  // A leaf may be a parameter, which the next step writes: its copy is made now.
   return result.is_leaf() ? cast(result, f32) : apply(Cast{.to = f32, .later = true}, result);
 }
 

@@ -43,8 +43,8 @@ bool may_wait(int64_t bytes);
 Tensor pending_tensor(const Shape& shape, const Strides& strides, Device device,
                       std::shared_ptr<const PendingResult> result);
 
-/// Returns x in a wider dtype, which waits if it may: for the results of operations, which nobody
-/// writes.
+/// Returns x in a wider dtype, which waits if it may. x must be the result of an operation, because
+/// a later write to x would be an error.
 Tensor widened_later(const Tensor& x, DType dtype);
 /// Returns x in another dtype, at once; a result that waits is computed directly in this dtype if
 /// it can be.

@@ -122,7 +122,7 @@ struct CrossEntropyGradient final : PendingResult {
   CrossEntropy op;
   Tensor scale;
   CrossEntropyGradient(const CrossEntropy& of, Tensor row_scale)
-      : PendingResult(of.from, {of.logits, of.targets, of.log_sum_exp}),
+      : PendingResult(of.from, {of.logits, of.targets, of.options.weight, of.log_sum_exp}),
         op(of),
         scale(std::move(row_scale)) {}
   bool gives(DType dtype) const override { return dtype == bf16 || dtype == f16; }
