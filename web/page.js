@@ -19,7 +19,7 @@ const whole = x => Math.round(x).toLocaleString('en-US');
 const option = (value, text = value, chosen = false) => `<option value="${escaped(value)}"${chosen ? ' selected' : ''}>${escaped(text)}</option>`;
 /// Fills a table: a caption, the heads, and rows of cells.
 function fill(table, caption, heads, rows) {
-  table.innerHTML = `<caption>${caption}</caption><thead><tr>${heads.map(h => `<th scope="col"${h === 'format' || h === 'how' ? ' class="text"' : ''}>${h}</th>`).join('')}</tr></thead><tbody>` +
+  table.innerHTML = `<caption><span>${caption}</span></caption><thead><tr>${heads.map(h => `<th scope="col"${h === 'format' || h === 'how' ? ' class="text"' : ''}>${h}</th>`).join('')}</tr></thead><tbody>` +
     rows.map(row => `<tr>${row.map((cell, i) => `<td${heads[i] === 'format' || heads[i] === 'how' || / or /.test(cell) ? ' class="text"' : ''}>${cell}</td>`).join('')}</tr>`).join('') + '</tbody>';
   const box = table.parentElement;  // where it is wider than the window, keys must scroll it
   if (box.scrollWidth > box.clientWidth) box.tabIndex = 0, box.role = 'region', box.ariaLabel = caption;
@@ -45,7 +45,7 @@ function numberIn(input) {
 
 const left = 62;  // of the frame of a chart
 /// Draws lines in a frame with the least and the largest number at both axes. lines: {points: [[x, y], ...], color, dash}.
-function chart(svg, lines, {x: [x0, x1], y: [y0, y1], marks = '', xName = '', format = short}) {
+function chart(svg, lines, {x: [x0, x1], y: [y0, y1], marks = '', xName = '', yName = '', format = short}) {
   const width = Math.max(280, svg.clientWidth), height = svg.dataset.height, right = width - 8, top = 10, bottom = height - 26;
   svg.setAttribute('viewBox', `0 0 ${width} ${height}`);  // a unit is a pixel, so that its text is as large as that of the page
   if (!(y1 > y0)) [y0, y1] = [y0 - Math.abs(y0) / 2 - 1e-30, y1 + Math.abs(y1) / 2 + 1e-30];
@@ -55,7 +55,7 @@ function chart(svg, lines, {x: [x0, x1], y: [y0, y1], marks = '', xName = '', fo
   svg.innerHTML = `<path d="M${left} ${top}V${bottom}H${right}" fill="none" stroke="var(--faint)"/>
 <text x="${left - 5}" y="${top + 9}" text-anchor="end">${format(y1)}</text><text x="${left - 5}" y="${bottom}" text-anchor="end">${format(y0)}</text>
 <text x="${left}" y="${height - 8}">${format(x0)}</text><text x="${right}" y="${height - 8}" text-anchor="end">${format(x1)}</text>
-<text x="${(left + right) / 2}" y="${height - 8}" text-anchor="middle">${xName}</text>` +
+<text x="${(left + right) / 2}" y="${height - 8}" text-anchor="middle">${xName}</text><text transform="translate(${left - 14} ${(top + bottom) / 2}) rotate(-90)" text-anchor="middle">${yName}</text>` +
     lines.map(l => `<path d="${path(l.points)}" fill="none" stroke="${l.color}" stroke-width="${l.width || 2}"${l.dash ? ` stroke-dasharray="${l.dash}"` : ''}/>`).join('') +
     (typeof marks === 'function' ? marks(px, py) : marks);
 }
@@ -82,12 +82,17 @@ function showNumber(keepsPicture = false) {
     if (rounding === 'stochastic')
       return `${x} becomes <b>${a.above.text}</b> in ${percent(a.up)} of all cases and <b>${a.below.text}</b> in all others: right on average.`;
     if (a.result.value === 0)
-      return `${x} becomes <b>0</b> in ${escaped(name)}: its smallest number is ${a.format.smallest.text}. A gradient like this is lost, unless the loss is multiplied by a scale first.`;
+      return `${x} becomes <b>0</b> in ${escaped(name)}: its smallest number is ${a.format.smallest.text}. A gradient like this is lost.` + scaled(name, x, rounding);
     if (Math.abs(x) > a.format.largest.value)
       return `${x} saturates: ${escaped(name)} ends at <b>${a.result.text}</b> and has no infinity.`;
     return `In ${escaped(name)} ${x} becomes <b>${a.result.text}</b>, ${percent(a.relative.value)} away. Its neighbors are ${a.below.text} and ${a.above.text}.` +
       (Math.abs(x) < a.format.normal.value ? ` Below ${short(a.format.normal.value)}, the smallest normal number, it has fewer bits.` : '');
   });
+}
+/// Says what a loss scale does to a number that becomes 0.
+function scaled(format, x, rounding) {
+  const a = ask({do: 'round', format, x: 65536 * x, rounding}).result;
+  return !a.value ? ' Even times 65,536 it is 0.' : ` Under a loss scale of 65,536 it is ${short(65536 * x)}, becomes <b>${a.text}</b>, and is ${short(a.value / 65536)} after the division.`;
 }
 function showBits(a, name) {
   const parts = [['sign', 'b0', a.bits[0]], ['exponent', 'b1', a.bits[1]], [name.startsWith('int') ? 'magnitude' : 'fraction', 'b2', a.bits[2]]];
@@ -97,7 +102,7 @@ function showBits(a, name) {
   rows.push(['stochastic', p == null ? a.result.text : `${a.above.text} or ${a.below.text}`, '0 on average', p == null ? '' : percent(p) + ' up']);
   fill($('n-table'), 'all roundings', ['rounding', 'result', 'error', 'bits'], rows);
   const f = a.format;
-  $('n-facts').textContent = `${f.bits} bits: largest ${f.largest.text}, smallest normal ${f.normal.text}, smallest ${f.smallest.text}, ${whole(f.numbers)} numbers from 0 up, ` +
+  $('n-facts').textContent = `${f.bits} bits: largest ${f.largest.text}, smallest normal ${f.normal.text}, smallest ${f.smallest.text}, ${whole(f.numbers)} different numbers that are not negative, ` +
     (f.infinity ? 'and infinity beyond.' : 'no infinity: larger values saturate.');
 }
 function showStairs(a, format, rounding, keeps) {
@@ -110,7 +115,7 @@ function showStairs(a, format, rounding, keeps) {
   const y = ask({do: 'stairs', format, rounding, from, to, count}).y;
   const finite = y.filter(v => v != null), at = i => from + (to - from) * i / (count - 1);
   chart($('n-stairs'), [{points: [[from, from], [to, to]], color: 'var(--line)', width: 1}, {points: y.map((v, i) => [at(i), v]), color: 'var(--c0)'}],
-    {x: shownAround, y: [Math.min(from, ...finite), Math.max(to, ...finite)], format: v => short(+v.toPrecision(6)), xName: 'value',
+    {x: shownAround, y: [Math.min(from, ...finite), Math.max(to, ...finite)], format: v => short(+v.toPrecision(6)), xName: 'value', yName: 'becomes',
      marks: (px, py) => a.result.value == null ? '' : `<path d="M${px(x)} ${py(from)}V${py(a.result.value)}H${left}" stroke="var(--c1)" fill="none" stroke-dasharray="4 3"/><circle cx="${px(x)}" cy="${py(a.result.value)}" r="5" fill="var(--c1)"/>`});
 }
 function showBlock(name, x) {
@@ -140,6 +145,12 @@ function startNumber(about) {
     $('n-x').value = +(shownAround[0] + place * (shownAround[1] - shownAround[0])).toPrecision(7);
     showNumber(true);
   };
+  for (const button of document.querySelectorAll('[data-try]'))
+    button.onclick = () => {
+      [$('n-x').value, $('n-format').value] = button.dataset.try.split(' ');
+      $('n-own').value = '', $('n-rounding').value = 'nearest_even';
+      $('n-x').oninput();
+    };
   showNumber();
 }
 
@@ -154,14 +165,14 @@ function showUpdate() {
     const a = ask({do: 'update', w, g, lr, steps: 64}), by = Object.fromEntries(a.paths.map(p => [p.strategy, p]));
     const all = a.paths.flatMap(p => p.path).filter(v => v != null);
     chart($('u-chart'), a.paths.map((p, i) => ({points: p.path.map((v, s) => [s, v]), color: `var(--c${i})`, width: i ? 2 : 5, dash: dashes[i]})),
-      {x: [0, 64], y: [Math.min(...all), Math.max(...all)], xName: 'step', format: v => short(+v.toPrecision(6))});
+      {x: [0, 64], y: [Math.min(...all), Math.max(...all)], xName: 'step', yName: 'weight', format: v => short(+v.toPrecision(6))});
     fill($('u-table'), 'after 64 steps', ['weight', 'bytes', 'moved', 'is now', 'how'],
       a.paths.map((p, i) => [`<svg class="line" viewBox="0 0 30 8" aria-hidden="true"><path d="M0 4H30" stroke="var(--c${i})" stroke-width="${i ? 2 : 5}" stroke-dasharray="${dashes[i]}"/></svg>${labels[p.strategy]}`, p.bytes, `${p.moves} of 64`, p.last.text, how[p.strategy]]));
     const change = a.change.value, half = a.half.value;
-    const facts = `A step adds ${short(change)} to ${a.start.text}. The next bf16 is ${a.next.text}, and half of the way to it is ${short(half)}. `;
+    const facts = `A step adds ${short(change)} to ${a.start.text}. The next bf16 is ${a.next.text}; a weight gets there only if a step adds more than half of the distance, ${short(half)}. `;
     if (change === 0) return 'A step adds nothing. Choose a gradient and a rate that are not 0.';
     if (by['full-bf16'].moves === 0)
-      return facts + `The step is smaller, so w + step rounds back to w: <b>the bf16 weight never moves</b>, however often the step is repeated. Kahan, stochastic and split weights move, to ${by['split-bf16'].last.text} or near it.`;
+      return facts + `This step is smaller, so the sum rounds back to ${a.start.text}: <b>the bf16 weight never moves</b>, however often the step is repeated. Kahan, stochastic and split weights move, to ${by['split-bf16'].last.text} or near it.`;
     if (by['full-bf16'].moves < 64 && Math.abs(change) < half)
       return facts + `It moved ${by['full-bf16'].moves} times and <b>stopped</b> at ${by['full-bf16'].last.text}, where the step became smaller than half of the distance to the next number. In f32 it is at ${by.fp32.last.text}.`;
     return facts + `The step is large enough: <b>the bf16 weight moves</b>, to ${by['full-bf16'].last.text} (f32: ${by.fp32.last.text}). Make the rate smaller, or the weight larger.`;
@@ -177,6 +188,12 @@ function startUpdate() {
 
 const uses = ['parameter', 'master_weight', 'compensation', 'gradient', 'master_gradient', 'optimizer_state', 'cast_cache', 'activation', 'input', 'workspace'];
 const words = {parameter: 'weights', master_weight: 'masters, lower halves', compensation: 'lost bits', gradient: 'gradients', master_gradient: 'f32 gradients', optimizer_state: 'optimizer', cast_cache: 'casts of weights', activation: 'activations', input: 'digits', workspace: 'workspace'};
+const whatItDoes = {
+  'fp64': 'all in 64 bits', 'fp32': 'all in 32 bits', 'amp-bf16': 'f32 weights; products in bf16', 'amp-fp16': 'f32 weights; products in f16; loss scale',
+  'o1-fp16': 'as amp-fp16, with another list of operations', 'o2-bf16': 'bf16 weights; f32 copies (masters) take the updates', 'o2-fp16': 'f16 weights; f32 masters take the updates; loss scale',
+  'o3-fp16': 'all weights in f16, no loss scale', 'full-bf16': 'all in bf16', 'full-bf16-sr': 'as full-bf16; updates round up or down by chance',
+  'full-bf16-kahan': 'as full-bf16; a second bf16 keeps the lost bits', 'split-bf16': 'f32 weights in two halves; the model sees the upper one'};
+const hasScale = strategy => /^(amp|o1|o2)-fp16$/.test(strategy);
 const colors = {parameter: 0, master_weight: 2, compensation: 2, gradient: 3, master_gradient: 4, optimizer_state: 5, cast_cache: 6, activation: 7, input: 4, workspace: 1};
 const parameters = 144 * 64 + 64 + 2 * 64 + 64 * 10 + 10, compared = 200;
 /// The hashes of the weights after 200 steps at the rate 0.001, computed by the native program on x86-64
@@ -194,8 +211,8 @@ class Run {
     this.box = document.createElement('div');
     this.box.innerHTML = `<h3 style="color:var(--c${id})">${id ? 'Second' : 'First'} training</h3><div class="controls">
 <label>strategy <select class="strategy">${strategies.map(s => option(s, s, s === strategy)).join('')}</select></label>
-<label>first loss scale of f16 <select class="scale">${option(65536, '65,536', true) + option(2 ** 30, '1,073,741,824') + option(0, 'none')}</select></label></div>
-<p class="facts" data-is="facts"></p><div class="bar" role="img"></div><ul class="key"></ul><p class="facts" data-is="bytes"></p>
+<label>first loss scale of f16 <select class="scale">${option(65536, '65,536', true) + option(2 ** 30, '1,073,741,824') + option(0, 'none') + option(2 ** -24, 'none, gradients 2^24 times smaller')}</select></label></div>
+<p class="facts" data-is="strategy"></p><p class="facts" data-is="facts"></p><div class="bar" role="img"></div><ul class="key"></ul><p class="facts" data-is="bytes"></p>
 <p class="facts" data-is="lost"></p><div class="wide"><table class="list"></table></div><p class="hash" data-is="hash"></p>`;
     $('t-runs').append(this.box);
     this.part('.strategy').oninput = this.part('.scale').oninput = startAgain;
@@ -206,7 +223,8 @@ class Run {
   begin() {
     this.list = {}, this.losses = [], this.busy = this.timed = 0, this.hash = this.rate = null;
     this.autocast = ask({do: 'new', id: this.id, strategy: this.strategy, scale: Number(this.part('.scale').value), lr: Number($('t-lr').value)}).autocast;
-    this.part('.scale').disabled = !this.strategy.includes('fp16');
+    this.part('.scale').parentElement.hidden = !hasScale(this.strategy);
+    this.text('strategy', `${this.strategy}: ${whatItDoes[this.strategy]}.`);
     this.go(1), this.go(1);  // the first step makes the optimizer's state, and checks its inputs: its bytes are not those of others
     this.accuracy = null;
     this.look();
@@ -232,17 +250,19 @@ class Run {
     if (this.timed > 20) this.rate = whole(1000 * this.timed / this.busy);
     const rate = this.rate ? `, <span data-is="rate">${this.rate}</span> steps a second` : '';
     this.text('facts', `Step ${this.losses.length}: loss <b>${short(smooth(this.losses))}</b>${this.accuracy == null ? '' : `, <b>${percent(this.accuracy)}</b> of 500 other digits right (step ${this.looked})`}${rate}.
-Loss scale ${a.scale === 1 ? 'none' : whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
+${a.scale === 1 ? 'No loss scale' : a.scale < 1 ? 'No loss scale, small gradients' : 'Loss scale ' + whole(a.scale)}, <b>${Math.max(a.skipped, s.skipped)}</b> steps skipped, ${s.operations.reduce((sum, o) => sum + o.casts, 0)} casts a step.`);
     const known = uses.filter(u => bytes[u]), bar = this.part('.bar');
     bar.innerHTML = known.map(u => `<div style="flex:${bytes[u]};background:var(--c${colors[u]})" title="${words[u]}: ${whole(bytes[u])}"></div>`).join('');
     bar.setAttribute('aria-label', 'bytes by use: ' + known.map(u => words[u] + ' ' + whole(bytes[u])).join(', '));
     this.part('.key').innerHTML = known.map(u => `<li><i style="background:var(--c${colors[u]})"></i>${words[u]} ${whole(bytes[u])}</li>`).join('') + `<li><b>together ${whole(a.total)}</b></li>`;
     const each = uses.filter(u => a.peaks[u] && !['activation', 'input', 'workspace', 'cast_cache'].includes(u)).map(u => [words[u], a.peaks[u] / parameters]);
-    this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>.`);
+    this.text('bytes', `Bytes a weight: ${each.map(([w, b]) => `${w} ${short(+b.toFixed(1))}`).join(' + ')} = <b>${short(+each.reduce((sum, e) => sum + e[1], 0).toFixed(1))}</b>, each at its own peak. The bar shows the one moment when all bytes together are most: some gradients are then not there, and activations and workspace are no bytes of weights.`);
     const u = s.updates, now = s.underflow.scaled, without = s.underflow.unscaled, isF16 = this.strategy.includes('fp16');
-    const lost = f => `<b>${percent(f.zero.value)}</b> of the gradients become 0 and <b>${percent(f.short.value)}</b> are below its smallest normal number, where bits are missing`;
-    this.text('lost', (u.lost ? `In step ${this.looked} <b>${percent(u.lost / u.count)}</b> of the updates were lost: they are so small that the weight rounds back. ` : `In step ${this.looked} no update was lost. `) +
-      (isF16 ? (a.scale === 1 ? `In f16, without a loss scale, ${lost(without)}.` : `In f16, under this loss scale, ${lost(now)}; without it ${lost(without)}.`) : `In f16, without a loss scale, ${lost(without)}.`));
+    const lost = f => `<b>${percent(f.zero.value)}</b> of the gradients become 0 and <b>${percent(f.short.value)}</b> are below its smallest normal number, 6.1e-5, where bits are missing`;
+    const left = f => f.zero.value == null ? 'Without a loss scale, <b>all gradients became 0</b> in f16.' :
+      `Without a loss scale, <b>${percent(f.short.value)}</b> of the gradients that f16 has left are below 6.1e-5, where bits are missing. Those that became 0 are not in this count.`;
+    this.text('lost', (!now.zero.value && now.zero.value !== 0 ? `In step ${this.looked}, all updates were 0. ` : u.lost ? `In step ${this.looked}, <b>${percent(u.lost / u.count)}</b> of the updates were lost: they are so small that the weight rounds back. ` : `In step ${this.looked}, no update was lost. `) +
+      (isF16 ? (a.scale <= 1 ? left(now) : `In f16, under this loss scale, ${lost(now)}; without it ${lost(without)}.`) : `This strategy has no f16. If its gradients were f16 without a loss scale: ${lost(without)}.`));
     if (this.shownList !== JSON.stringify(s.operations)) this.showList(s);
     this.text('hash', this.hash ? this.verdict() : `At step ${compared} the weights get a hash.`);
   }
@@ -281,7 +301,7 @@ function showRuns() {
   $('t-says').setAttribute('aria-live', running ? 'off' : 'polite');  // screen readers hear the end of a training
   const steps = Math.max(...runs.map(r => r.losses.length), 2), every = Math.ceil(steps / 300);
   const lines = runs.map((r, i) => ({color: `var(--c${i})`, dash: i ? '6 3' : '', points: r.losses.map((l, s) => [s + 1, l]).filter((_, s) => s % every === 0 || s === steps - 1)}));
-  chart($('t-chart'), lines, {x: [1, steps], y: [0, Math.max(2.5, ...lines.flatMap(l => l.points.map(p => p[1] || 0)))], xName: 'step'});
+  chart($('t-chart'), lines, {x: [1, steps], y: [0, Math.max(2.5, ...lines.flatMap(l => l.points.map(p => p[1] || 0)))], xName: 'step', yName: 'loss'});
   const [a, b] = runs, la = smooth(a.losses), lb = smooth(b.losses);
   const less = a.answer.total === b.answer.total ? 'Both need the same bytes' : a.answer.total < b.answer.total ? `The first needs ${percent(1 - a.answer.total / b.answer.total)} fewer bytes` : `The second needs ${percent(1 - b.answer.total / a.answer.total)} fewer bytes`;
   say($('t-says'), () => la == null || lb == null ? 'A loss is not a number any more: numbers left the range of their format.' :
@@ -318,8 +338,8 @@ function startAgain() {
 }
 function startTraining(about) {
   runs.push(new Run(0, 'amp-fp16', about.strategies), new Run(1, 'full-bf16', about.strategies));
-  fill($('t-bytes'), 'bytes of a weight in a training with Adam, under every strategy', ['strategy', 'weights', 'masters, lower halves, lost bits', 'gradients', 'optimizer', 'together'],
-    about.bytes.map(row => row.map((cell, i) => i ? short(+cell.toFixed(1)) : cell)));
+  fill($('t-bytes'), 'Bytes of a weight in a training with Adam. amp and o1 keep f32 weights, so they need as many bytes as fp32: they are for the speed of 16-bit products.', ['strategy', 'together', 'weights', 'masters, halves, lost bits', 'gradients', 'optimizer', 'how'],
+    about.bytes.map(([name, ...bytes]) => [name, `<b>${short(bytes.pop())}</b>`, ...bytes.map(b => short(+b.toFixed(1))), whatItDoes[name]]));
   $('t-run').onclick = () => {
     if (running) return stop();
     running = true, $('t-run').textContent = 'Stop';

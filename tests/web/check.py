@@ -55,6 +55,11 @@ def check_native(native):
     holds(a["result"]["text"] == "0.100097656" and a["bits"] == ["0", "01111011", "1001101"], f"0.1 in bf16 is {a}")
     holds(native.ask(do="round", format="e4m3", x=1000)["result"]["text"] == "448", "e4m3 saturates at 448")
     holds(native.ask(do="round", format="f16", x=1e-8)["result"]["text"] == "0", "1e-8 is 0 in f16")
+    native.ask(do="new", strategy="amp-fp16", scale=2**-24, lr=1e-3)
+    losses = native.ask(do="steps", count=200)["losses"]
+    holds(min(losses) > 2, f"with gradients 2^24 times smaller and no loss scale, f16 learns nothing: {losses[-1]}")
+    zero = native.ask(do="look")["underflow"]["scaled"]["zero"]["value"]
+    holds(zero is None, f"all of these gradients are 0 in f16: {zero}")
     holds("no format" in native.ask(do="round", format="e99m1", x=1)["error"], "an unknown format is an error")
     paths = {p["strategy"]: p for p in native.ask(do="update", w=1, g=-1, lr=0.003)["paths"]}
     holds(paths["full-bf16"]["moves"] == 0 and paths["full-bf16-kahan"]["moves"] > 20, "bf16 stands still, Kahan moves")
@@ -79,6 +84,10 @@ def check_page(page, native):
     page.choose("#n-format", "f16")
     page.write("#n-x", "1e-8")
     holds("becomes 0 in f16" in said("n-says"), said("n-says"))
+    page.click('[data-try="0.1 bf16"]')
+    holds("0.100097656" in said("n-says"), said("n-says"))
+    page.click('[data-try="1e-8 f16"]')
+    holds("Under a loss scale of 65,536 it is" in said("n-says"), said("n-says"))
     page.write("#n-own", "e5m6")
     page.write("#n-x", "0.1")
     wanted = native.ask(do="round", format="e5m6", x=0.1)["result"]["text"]
@@ -117,6 +126,13 @@ def check_page(page, native):
     page.wait("document.getElementById('t-run').textContent === 'Go on'", 120)
     skipped = page.js("Number(document.querySelector('[data-is=facts]').textContent.match(/(\\d+) steps skipped/)[1])")
     holds(skipped > 3, f"{skipped} steps were skipped under a scale of 2^30")
+    page.choose("#t-runs > div:nth-child(2) .strategy", "o3-fp16")
+    page.wait("document.querySelectorAll('.scale')[1].parentElement.hidden", 20)
+    page.choose("#t-runs > div:nth-child(2) .strategy", "split-bf16")
+    page.choose("#t-runs > div:nth-child(1) .scale", "5.960464477539063e-8")  # as JavaScript writes 2 ** -24
+    page.click("#t-run")
+    page.wait("document.getElementById('t-run').textContent === 'Go on'", 120)
+    holds("amp-fp16 has learned less" in said("t-says"), said("t-says"))
     casts = "[...document.querySelectorAll('#t-runs > div:nth-child(1) .list tbody tr')].find(r => r.textContent.startsWith('linear')).children"
     before = page.js(casts + "[2].textContent")
     page.choose("[data-op=linear]", "full_precision")
