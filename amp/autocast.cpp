@@ -68,6 +68,10 @@ class RegionCaster final : public InputCaster {
     CastPlan plan;
     if (treated) plan.result = treated->result, plan.accumulate = treated->accumulate;
     if (treated && treated->compute == policy::Compute::tf32) plan.tf32 = true;
+    if (treated && treated->saved) {
+      plan.saved = *treated->saved;
+      plan.parameters = region_.session->parameters_among(before);
+    }
     // Where a rule says f32, operands are cast to f32: its quantizers must not see short floats.
     plan.f32_result = cast(op, inputs, has_f32_result && !ruled, ruled);
     plan.tap = region_.session->tap(before, inputs, pass_);

@@ -2,6 +2,7 @@
 #include <halftone/amp/master_weights.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
@@ -26,7 +27,7 @@ struct MasterWeights::State {
   /// Adds the groups that the optimizer has got since the last call; the first call adds all of
   /// them.
   void adopt_groups(optim::Optimizer& inner, const MasterWeightsOptions& options,
-                    const std::vector<Tensor>& initial = {});
+                    std::vector<Tensor> initial = {});
 };
 
 class MasterWeights::Keeper final : public optim::WeightKeeper {
@@ -98,12 +99,12 @@ MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions
                      "this optimizer does not update through the backend. Use form master with "
                      ".fused = false.");
   state_->seed = options.seed;
-  state_->adopt_groups(inner, options, initial);
+  state_->adopt_groups(inner, options, std::move(initial));
 }
 
 void MasterWeights::State::adopt_groups(optim::Optimizer& inner,
                                         const MasterWeightsOptions& options,
-                                        const std::vector<Tensor>& initial) {
+                                        std::vector<Tensor> initial) {
   for (int g = int(groups.size()); g < inner.group_count(); ++g) {
     const std::span<Tensor> group = inner.group_parameters(g);
     for (const Tensor& parameter : group)
@@ -115,8 +116,10 @@ void MasterWeights::State::adopt_groups(optim::Optimizer& inner,
       counters_per_step += uint64_t(parameter.numel() + 7) / 8;
       if (is_short_float(parameter)) {
         weight.form = options.form;
-        weight.companion = make_companion(options.form, weight.parameter,
-                                          initial.empty() ? Tensor{} : initial[weights.size()]);
+        // The f32 weight is not needed afterwards, unless it is the companion.
+        const Tensor whole =
+            initial.empty() ? Tensor{} : std::exchange(initial[weights.size()], Tensor{});
+        weight.companion = make_companion(options.form, weight.parameter, whole);
         if (!options.fused) parameter = weight.companion.set_requires_grad();
       }
       weights.push_back(std::move(weight));
@@ -354,6 +357,20 @@ Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& com
 void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion) {
   const MemoryScope scope(MemoryUse::workspace);
   if (parameter.dtype() == f64) return copy_into(parameter, on_host(weight));
+  // In pieces: a large weight then needs no copies of its size.
+  constexpr int64_t piece = int64_t(1) << 18;
+  const auto in_row = [](const Tensor& x) { return !x.defined() || x.is_contiguous(); };
+  if (weight.numel() > piece && in_row(weight) && in_row(parameter) && in_row(companion)) {
+    const auto part = [](const Tensor& x, int64_t begin, int64_t count) {
+      return x.defined() ? x.detach().view_as({count}, {1}, x.offset() + begin) : x;
+    };
+    for (int64_t begin = 0; begin < weight.numel(); begin += piece) {
+      const int64_t count = std::min(piece, weight.numel() - begin);
+      Tensor p = part(parameter, begin, count), c = part(companion, begin, count);
+      store_weight(form, part(weight, begin, count), p, c);
+    }
+    return;
+  }
   const Tensor w = on_host(weight, f32);
   copy_into(parameter, w);
   if (!facts(form).has_companion()) return;

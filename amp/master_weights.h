@@ -89,8 +89,9 @@ class MasterWeights final : public optim::Optimizer {
   using optim::Optimizer::lr;
   using optim::Optimizer::set_lr;
   double lr(int group) const override { return inner_.lr(group); }
-  int64_t state_elements(int group, const Tensor& parameter) const override {
-    return inner_.state_elements(group, parameter);
+  int64_t state_bytes(int group, const Tensor& parameter, DType dtype, int64_t elements,
+                      const optim::StateFormats& formats) const override {
+    return inner_.state_bytes(group, parameter, dtype, elements, formats);
   }
   void set_lr(double lr, int group) override { inner_.set_lr(lr, group); }
   bool elementwise() const override { return inner_.elementwise(); }

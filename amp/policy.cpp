@@ -185,6 +185,7 @@ static void describe(Record& r, Rule& rule, const Grids& grids, std::optional<DT
   r.part("match", "a match", rule.match, {});
   r.word("compute", rule.compute);
   r.word("result", rule.result, {{"f32", f32}, {"bf16", bf16}, {"f16", f16}});
+  r.word("saved", rule.saved);
   for (std::size_t i = 0; i < words_of<Role>.size(); ++i) {
     const auto role = Role(i);
     const auto found = rule.roles.find(role);
@@ -210,7 +211,7 @@ static void describe(Record& r, Rule& rule, const Grids& grids, std::optional<DT
 Rule rule_in(const JsonValue& value, const Grids& grids, std::optional<DType> autocast) {
   require_operand_numbers(value);
   const Rule rule = Record::read(value, "a rule", Rule{}, grids, autocast);
-  if (rule.roles.empty() && !rule.compute && !rule.result && !rule.accumulate)
+  if (rule.roles.empty() && !rule.compute && !rule.result && !rule.saved && !rule.accumulate)
     value.refuse(
         "the rule sets nothing. Give it an entry, such as \"input\" or \"compute\", or leave "
         "it out.");
@@ -362,27 +363,48 @@ void describe_weights(Record& r, amp::Policy& base) {
   r.flag("hold_statistics", base.hold_statistics);
 }
 
+std::vector<Word<optim::StateFormat>> state_formats_by_word() {
+  std::vector<Word<optim::StateFormat>> words;
+  for (const auto& [word, format] : optim::named_state_formats()) words.push_back({word, format});
+  return words;
+}
+
+/// Reads {"stored": "8bit"}; nothing: the value has no such entry.
+std::optional<optim::StateFormat> stored_format_in(const JsonValue& value) {
+  if (!value.is_object() || !value.find("stored")) return {};
+  constexpr std::array<std::string_view, 1> known{"stored"};
+  value.only("a stored state", known);
+  std::vector<std::string_view> words;
+  for (const auto& [word, format] : optim::named_state_formats()) words.push_back(word);
+  return optim::named_state_formats()[value.find("stored")->word(words)].second;
+}
+
 void describe_optimizer(Record& r, Policy& file, const Grids& grids) {
-  r.word("state_dtype", file.state_dtype,
-         {{"f32", f32}, {"bf16", bf16}, {"f16", f16}, {"f64", f64}});
+  const auto formats = state_formats_by_word();
+  r.word("state_dtype", file.state_dtype, std::span(formats));
   const auto written = [](const Quantizer& quantizer) { return json_of(quantizer); };
   r.entry(
       "parameters", file.rules.parameters, {},
       [&](const JsonValue& v) { return kept_grid_in(v, grids); }, written);
+  // A state has a grid, {"stored": FORMAT}, or neither.
   r.entry(
-      "states", file.rules.states, !file.rules.states.empty(),
+      "states", file.rules.states, !file.rules.states.empty() || !file.states.empty(),
       [&](const JsonValue& v) {
         auto states = file.rules.states;
         for (const JsonValue& state : v.members()) {
           state.require_printable_key();
-          states.erase(state.key());
-          if (const auto grid = kept_grid_in(state, grids)) states.emplace(state.key(), *grid);
+          states.erase(state.key()), file.states.erase(state.key());
+          if (const auto stored = stored_format_in(state))
+            file.states.emplace(state.key(), *stored);
+          else if (const auto grid = kept_grid_in(state, grids)) states.emplace(state.key(), *grid);
         }
         return states;
       },
       [&](const auto& states) {
         Json json = Json::object();
         for (const auto& [state, quantizer] : states) json[state] = written(quantizer);
+        for (const auto& [state, format] : file.states)
+          json[state] = {{"stored", (PlainText() << format).str()}};
         return json;
       });
 }
@@ -804,7 +826,6 @@ StrategyBytes predicted_bytes(const Policy& strategy, nn::Module& model,
   std::vector<Tensor> whole;
   for (const Tensor& x : optimizer.parameters()) whole.push_back(whole_of(x, of_model));
 
-  const int64_t state_size = size_of(strategy.state_dtype.value_or(f32));
   const auto of_rank = [&](const std::vector<int64_t>& elements) {
     StrategyBytes own = bytes;
     std::size_t i = 0;
@@ -817,8 +838,8 @@ StrategyBytes predicted_bytes(const Policy& strategy, nn::Module& model,
         if (!x.requires_grad()) continue;
         own.gradient += elements[i] * (ranks == 1 || dtype == f64 ? size_of(dtype) : size_of(f32));
         // A rank has the state of its part of the elements.
-        own.optimizer_state += state_size * optimizer.state_elements(group, x) * elements[i] /
-                               std::max<int64_t>(x.numel(), 1);
+        own.optimizer_state +=
+            optimizer.state_bytes(group, x, dtype, elements[i], strategy.state_formats());
       }
     return own;
   };

@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iosfwd>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,8 +57,10 @@ struct Policy {
   std::string policy = "pytorch-cuda";  // the preset of casts in these regions (CastPolicy)
   bool scales_loss = false;
   LossScaleOptions loss_scale{};
-  std::optional<DType>
-      state_dtype{};  // of the optimizer's state, if its options do not set it: else f32
+  /// The formats of the optimizer's state: state_dtype of all that its options do not set, and of
+  /// states by name ("exp_avg").
+  std::optional<optim::StateFormat> state_dtype{};
+  std::map<std::string, optim::StateFormat> states{};
 
   // --- choices that do not depend on the name
   /// Masters are updated in one pass from short gradients. False, or if the optimizer does not
@@ -83,6 +86,7 @@ struct Policy {
   /// Makes a session even if no rule needs one, so that sites can be seen.
   bool watched = false;
 
+  optim::StateFormats state_formats() const { return {state_dtype, states}; }
   bool has_session() const { return watched || !rules.empty(); }
   uint64_t random_seed() const { return seed + run_seed; }
   /// Throws UsageError for unknown names, with the nearest known one.

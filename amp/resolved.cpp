@@ -79,11 +79,16 @@ bool is_default(const Treatment& treatment, Role role, const RoleRule& said) {
   return of_all ? said == *of_all : said.kind == idle;
 }
 
+bool is_coded(const Treatment& treatment) {
+  return treatment.saved.value_or(CodedForm::plain) != CodedForm::plain;
+}
+
 /// Omits defaults: a use that is "as_used", a role that is not quantized, and an operand that has
 /// the setting of all operands.
 Json content_of_treatment(const Treatment& treatment) {
   Json json = Json::object();
   if (treatment.result) json["result"] = name(*treatment.result);
+  if (is_coded(treatment)) json["saved"] = name(*treatment.saved);
   for (int i = 0; i < rule_role_count; ++i) {
     const std::optional<RoleRule>& said = treatment.roles[std::size_t(i)];
     if (said && !is_default(treatment, Role(i), *said))
@@ -177,6 +182,7 @@ Json ResolvedRules::content_of(const ResolvedSite& site) const {
 Json ResolvedRules::content_without_sites() const {
   Json states = Json::object();
   for (const auto& [state, quantizer] : book_.states) states[state] = policy::content_of(quantizer);
+  for (const auto& [state, format] : settings_.stored) states[state] = {{"stored", format}};
   Json json{{"parameters", book_.parameters ? policy::content_of(*book_.parameters) : Json("none")},
             {"states", std::move(states)},
             {"evaluation", book_.in_evaluation ? "same" : "reference"},
@@ -217,6 +223,7 @@ std::string line_of(const ResolvedSite& site, const Treatment& now, const Treatm
   for (int role = 0; role < rule_role_count; ++role)
     if (const auto& said = now.roles[std::size_t(role)])
       text << ' ' << name(Role(role)) << '=' << said_of(*said, full);
+  if (is_coded(now)) text << " saved=" << name(*now.saved);
   if (const auto& accumulate = now.accumulate)
     text << " accumulate=" << told_apart({.grid = accumulate->grid}) << ' '
          << name(accumulate->rounding) << " by " << accumulate->chunk;
@@ -271,12 +278,15 @@ std::vector<Group> groups_of(const ResolvedRules& resolved) {
   return groups;
 }
 
-/// Returns "parameters" and "states" by name, with their grids in one line.
-std::map<std::string, std::string> grids_of(const Rulebook& book) {
+/// Returns "parameters" and "states" by name, with their grids or formats in one line.
+std::map<std::string, std::string> grids_of(const Session& session) {
+  const Rulebook& book = session.rules();
   std::map<std::string, std::string> grids;
   if (book.parameters) grids["parameters"] = told_apart(*book.parameters);
   for (const auto& [state, quantizer] : book.states)
     grids["state " + state] = told_apart(quantizer);
+  for (const auto& [state, format] : session.settings().stored)
+    grids["state " + state] = "stored as " + format;
   return grids;
 }
 
@@ -293,7 +303,7 @@ std::string resolved_table(const Session& session) {
       text += padded(group.name, width) + "  " + padded(std::to_string(group.count), 5) + "  " +
               line + '\n';
   text += '\n';
-  for (const auto& [what, grid] : grids_of(session.rules()))
+  for (const auto& [what, grid] : grids_of(session))
     text += what + ", after each step: " + grid + '\n';
   if (session.settings().wire != distributed::WireFormat{})
     text += "gradients, on their way to the sum: " + name(session.settings().wire) + '\n';
@@ -311,6 +321,7 @@ std::string resolved_json(const Session& session) {
               {"parameter", site.site.parameter}};
     json.update(resolved.content_of(site));
     if (site.treatment->result) json["result"] = name(*site.treatment->result);
+    if (is_coded(*site.treatment)) json["saved"] = name(*site.treatment->saved);
     Json roles = Json::object();
     for (int role = 0; role < role_count; ++role)
       if (const Quantizer* quantizer = site.treatment->quantizer(Role(role)))
@@ -396,7 +407,7 @@ std::string resolved_difference(const Session& before, const Session& after) {
     if (content_in(first, pair.before) != content_in(second, pair.after))
       text += pair.name + '\n' + lines_under('-', first, pair.before) +
               lines_under('+', second, pair.after);
-  auto was = grids_of(before.rules()), now = grids_of(after.rules());
+  auto was = grids_of(before), now = grids_of(after);
   for (const auto& [what, grid] : now) was.try_emplace(what, "none");
   for (const auto& [what, grid] : was)
     if (const std::string other = now.try_emplace(what, "none").first->second; other != grid)

@@ -426,6 +426,7 @@ Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t ste
     if (!matches(i, site, op)) continue;
     if (rule.compute) result.compute = rule.compute;
     if (rule.result) result.result = rule.result;
+    if (rule.saved) result.saved = rule.saved;
     if (rule.accumulate) result.accumulate = rule.accumulate;
     // "input" replaces what earlier rules say about one operand. In a rule it comes before
     // "input.0".

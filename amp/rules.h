@@ -219,7 +219,8 @@ struct Rule {
   std::string name{}, about{};
   Match match{};
   std::optional<Compute> compute{};
-  std::optional<DType> result{};  // the dtype of results, by a recorded cast
+  std::optional<DType> result{};     // the dtype of results, by a recorded cast
+  std::optional<CodedForm> saved{};  // how activations are stored for backward
   std::map<Role, RoleRule> roles{};
   std::optional<Accumulator> accumulate{};
   bool optional = false;  // may match nothing
@@ -241,6 +242,7 @@ struct Rulebook {
 struct Treatment {
   std::optional<Compute> compute{};
   std::optional<DType> result{};
+  std::optional<CodedForm> saved{};
   std::array<std::optional<RoleRule>, rule_role_count> roles{};
   std::optional<Accumulator> accumulate{};
   std::vector<int> from_rules{};  // that made it, by number

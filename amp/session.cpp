@@ -114,6 +114,13 @@ std::vector<Role> Session::roles_of(std::span<const Tensor> inputs) const {
   return roles;
 }
 
+uint32_t Session::parameters_among(std::span<const Tensor> inputs) const {
+  uint32_t parameters = 0;
+  for (std::size_t i = 0; i < inputs.size() && i < 32; ++i)
+    if (names_.parameter_of(inputs[i])) parameters |= uint32_t(1) << i;
+  return parameters;
+}
+
 Session::Entry Session::made(const OpInfo& op, std::span<const Tensor> inputs,
                              const CallScope* scope, int ordinal) const {
   Entry entry{.resolved = {}, .op = &op, .seed = 0, .name = {}};
@@ -438,6 +445,14 @@ std::vector<RuledState> ruled_states(std::string_view where,
   for (const auto& [entry, x] : state) {
     if (rules.empty() || !entry.starts_with("state.")) continue;
     const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
+    if (x.dtype() == u8) {  // "state.3.exp_avg.8bit"
+      const std::string_view coded = std::string_view(entry).substr(0, entry.rfind('.'));
+      const auto rule = rules.find(std::string(coded.substr(coded.rfind('.') + 1)));
+      if (rule != rules.end())
+        fail<UsageError>(where, "the policy has a grid for the state ", rule->first,
+                         ", which is stored as ", name, ". Leave the grid or the format out.");
+      continue;
+    }
     known.insert(name);
     if (x.numel() > 1) own.insert(name);
     if (const auto rule = rules.find(std::string(name)); rule != rules.end())
@@ -604,9 +619,12 @@ std::string hash_if_a_file_can_say(const amp::Policy& policy) {
 
 std::shared_ptr<Session> session_for(nn::Module& model, const amp::Policy& policy) {
   if (!policy.has_session()) return nullptr;
+  std::map<std::string, std::string> stored;
+  for (const auto& [state, format] : policy.states) stored[state] = (PlainText() << format).str();
   return std::make_shared<Session>(
       "policy " + policy.name, model, std::make_shared<const Rulebook>(policy.rules),
-      Session::Settings{policy.random_seed(), policy.wire, hash_if_a_file_can_say(policy)});
+      Session::Settings{policy.random_seed(), policy.wire, std::move(stored),
+                        hash_if_a_file_can_say(policy)});
 }
 
 // One ring of magnitudes per tensor.

@@ -154,8 +154,9 @@ struct ResolvedSite {
 class Session final {
  public:
   struct Settings {
-    uint64_t seed = 0;               // of random numbers
-    distributed::WireFormat wire{};  // of gradients, for tables
+    uint64_t seed = 0;                            // of random numbers
+    distributed::WireFormat wire{};               // of gradients, for tables
+    std::map<std::string, std::string> stored{};  // formats of states by name, for tables
     /// Identifies the policy in states. From a state of another policy only the position is loaded,
     /// not the scales.
     std::string hash{};
@@ -191,6 +192,8 @@ class Session final {
   /// Returns what the rules say of an operation of a pass, before it runs, at the site of
   /// CallScope; null: nothing.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
+  /// Returns which inputs, before casts, are parameters: bit i for input i.
+  uint32_t parameters_among(std::span<const Tensor> inputs) const;
   /// Called after the casts: returns the tap of this operation; null: none. `before`: the inputs
   /// before the casts.
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,

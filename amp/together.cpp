@@ -311,6 +311,25 @@ void TogetherRoute::make_masters_of_parts() {
 
 using optim::NamedTensors;
 
+namespace {
+/// Returns how an entry is stored: "optimizer.state.3.exp_avg.8bit" is coded.
+CodedFormFacts form_of_entry(std::string_view name) {
+  const auto& words = words_of<CodedForm>;
+  const auto form = std::find(words.begin() + 1, words.end(), name.substr(name.rfind('.') + 1));
+  return form == words.end() ? CodedFormFacts{} : facts(CodedForm(form - words.begin()));
+}
+Shape shape_of_entry(std::string_view name, const Tensor& parameter) {
+  const CodedFormFacts form = form_of_entry(name);
+  if (form.scales == 0) return parameter.shape();
+  return {form.blocks(parameter.numel()), form.block_bytes()};
+}
+distributed::PerBlock per_block(std::string_view name) {
+  const CodedFormFacts form = form_of_entry(name);
+  if (form.scales == 0) return {};
+  return {form.block, form.block_bytes()};
+}
+}  // namespace
+
 /// Returns the parameter whose part an entry of the state holds: "optimizer.state.3.exp_avg",
 /// "optimizer.master.3".
 std::optional<std::size_t> TogetherRoute::parameter_of_entry(std::string_view name) const {
@@ -335,9 +354,10 @@ void TogetherRoute::require_shapes(const NamedTensors& state) const {
       fail<UsageError>(loading_training, "the entry \"", name,
                        "\" is undefined. Load what a Training saved.");
     const auto index = parameter_of_entry(name);
-    if (index && x.shape() != parameters()[*index].shape())
-      fail<ShapeError>(loading_training, '"', name, "\" is ", described(x), " instead of ",
-                       parameters()[*index].shape(),
+    if (!index) continue;
+    const Shape shape = shape_of_entry(name, parameters()[*index]);
+    if (x.shape() != shape)
+      fail<ShapeError>(loading_training, '"', name, "\" is ", described(x), " instead of ", shape,
                        ". Load what was saved for the same parameters.");
   }
 }
@@ -347,9 +367,14 @@ NamedTensors TogetherRoute::taken_from_rank_0(const NamedTensors& state) const {
   NamedTensors own;
   for (const TensorInfo& info : distributed::broadcast_infos(group_, what, state)) {
     const Tensor x = group_.rank() == 0 ? state.at(info.name) : Tensor{};
-    if (const auto index = parameter_of_entry(info.name))
-      own[info.name] = scatter_from_rank_0(group_, reducer_.shards(), what, *index, x, info.dtype);
-    else own[info.name] = distributed::broadcast_tensor(group_, what, x, info);
+    if (const auto index = parameter_of_entry(info.name)) {
+      const distributed::PerBlock per = per_block(info.name);
+      const Tensor part =
+          scatter_from_rank_0(group_, reducer_.shards(), what, *index, x, info.dtype, per);
+      own[info.name] = per.elements == 1 ? part
+                                         : part.view_as({part.numel() / per.numbers, per.numbers},
+                                                        {per.numbers, 1}, part.offset());
+    } else own[info.name] = distributed::broadcast_tensor(group_, what, x, info);
   }
   return own;
 }
@@ -379,13 +404,13 @@ void TogetherRoute::write_state(const std::function<void(const TensorSource&)>& 
   TensorSource source = source_of(own);
   for (TensorInfo& info : source.infos)
     if (const auto index = parameter_of_entry(info.name)) {
-      info.shape = parameters[*index].shape();
+      info.shape = shape_of_entry(info.name, parameters[*index]);
       in_parts.push_back(info.name);
     }
   const auto gathered = [&](const std::string& name) {
     const std::size_t index = *parameter_of_entry(name);
     return gather_on_rank_0(group_, reducer_.shards(), what, index, own.at(name),
-                            parameters[index].shape());
+                            shape_of_entry(name, parameters[index]), per_block(name));
   };
   source.tensor = [&](const std::string& name) {
     const auto found = std::ranges::find(in_parts, name);

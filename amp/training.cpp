@@ -82,6 +82,15 @@ void require_no_keeper(const Policy& strategy) {
                      "not. Use a strategy of form master, for example o2-bf16.");
 }
 
+void set_state_formats(const Policy& strategy, optim::Optimizer& optimizer) {
+  if (!strategy.state_dtype && strategy.states.empty()) return;
+  if (optimizer.set_state_formats(strategy.state_formats()) || strategy.states.empty()) return;
+  fail<UsageError>("amp.apply", strategy.name, " stores ", strategy.states.begin()->first, " as ",
+                   strategy.states.begin()->second, ", and ", optimizer.name(),
+                   " has no choice of formats. Use an optimizer of optim/, or leave \"stored\" "
+                   "out.");
+}
+
 bool is_batch_norm(const nn::Module& module) {
   return dynamic_cast<const nn::BatchNorm*>(&module) != nullptr;
 }
@@ -96,7 +105,7 @@ TrainingCore::TrainingCore(const Policy& asked, nn::Module& trained, optim::Opti
       region(region_of(asked)),
       route(std::make_unique<GradientRoute>(*this)) {
   require_f32_parameters(model, optimizer);
-  if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
+  set_state_formats(strategy, optimizer);
   if (strategy.weights != f32) convert_weights(cut);
   region.session = policy::session_for(model, strategy);
 }

@@ -38,7 +38,10 @@ class TreatedOp final : public OpTap {
   Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
     const std::vector<Tensor> used = operands(inputs);
     Tensor y;
-    if (call_.treatment->backward_differs()) {
+    if (call_.treatment->backward_differs() && operation.saves_apart()) {
+      y = operation.run(used);
+      operation.save(operands_of_backward(inputs, used));
+    } else if (call_.treatment->backward_differs()) {
       y = operation.aside(used);
       operation.run(operands_of_backward(inputs, used));
     } else {

@@ -275,6 +275,29 @@ inline void compute_if_waiting(const Tensor& x) {
 [[noreturn]] void fail_without_gradient(const OpInfo& op);
 [[noreturn]] void fail_without_second_gradient(const OpInfo& op);
 
+/// Calls see(x) for each defined tensor that an operation saved, but its mask.
+template <class Op, class See> void for_each_saved(const Op& op, const See& see) {
+  if constexpr (std::is_class_v<Op> && std::is_aggregate_v<Op>)
+    if constexpr (count_of_values<Op>() <= most_members)
+      for_each_member(op, [&]<class M>(const M& member) {
+        if constexpr (std::same_as<M, Tensor>) {
+          if constexpr (requires { op.mask; })
+            if (&member == &op.mask) return;
+          if (member.defined()) see(member);
+        } else if constexpr (std::same_as<M, std::vector<Tensor>>) {
+          for (const Tensor& x : member)
+            if (x.defined()) see(x);
+        } else if constexpr (!std::is_trivially_copyable_v<M> && Operation<M>) {
+          for_each_saved(member, see);  // an operation that is made of another
+        }
+      });
+}
+
+/// Returns a saved tensor as a plan stores it: what waits to be decoded, if it is an activation of
+/// the operation that is worth it, else x itself.
+Tensor coded_if_activation(const Tensor& x, std::span<const Tensor> inputs, const Tensor& output,
+                           const CastPlan& plan);
+
 template <Operation Op> struct NodeOf final : Node {
   std::optional<Op> op;
   uint64_t saved_versions;  // of the saved tensors, when the operation was recorded
@@ -283,6 +306,7 @@ template <Operation Op> struct NodeOf final : Node {
   std::vector<Tensor> backward(const Tensor& dy) override {
     if (versions_of(*op) != saved_versions) fail_saved_was_written(Op::info);
     if constexpr (!reads_waiting<Op>) compute_if_waiting(dy);
+    if (saved_coded) for_each_saved(*op, [](const Tensor& x) { compute_if_waiting(x); });
     if constexpr (requires { op->backward(dy); }) {
       auto gradients = op->backward(dy);
       return {std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end())};
@@ -366,6 +390,16 @@ template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<con
   else return call_forward(op, inputs, std::make_index_sequence<Count>{});
 }
 
+template <class Op, std::size_t... I> consteval bool has_save(std::index_sequence<I...> /*all*/) {
+  return requires(Op & op, const Tensor& x) { op.save((static_cast<void>(I), x)...); };
+}
+template <class Op, std::size_t... I>
+void save_bare(Op& op, std::span<const Tensor> inputs, std::index_sequence<I...> /*all*/) {
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  op.save(inputs[I].detach()...);
+}
+
 template <std::size_t Count, Operation Op> class OpComputation final : public ComputationOf<Op> {
  public:
   explicit OpComputation(Op& op) : op_(op) {
@@ -377,6 +411,10 @@ template <std::size_t Count, Operation Op> class OpComputation final : public Co
   }
   /// Returns the result of the last run.
   const Tensor& result() const { return result_; }
+  bool saves_apart() const override { return can_save; }
+  void save(std::span<const Tensor> inputs) override {
+    if constexpr (can_save) save_bare(op_, inputs, std::make_index_sequence<Count>{});
+  }
   Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept) override {
     if constexpr (can_repeat) {
       Op other = *fresh_;
@@ -399,6 +437,7 @@ template <std::size_t Count, Operation Op> class OpComputation final : public Co
 
  private:
   static constexpr bool can_repeat = std::copy_constructible<Op> && !Op::info.once;
+  static constexpr bool can_save = has_save<Op>(std::make_index_sequence<Count>{});
   Op& op_;
   Tensor result_{};
   std::optional<Op> fresh_{};  // a copy of the operation before it saved anything
@@ -462,7 +501,12 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
     fail<UsageError>(Op::info.name, "forward() returned an undefined tensor. Return the result.");
   // 3. Record. The operation becomes the node, together with the tensors it saved.
   if (!record || !is_floating(output.dtype())) return as_planned(std::move(output), plan.result);
+  if (plan.saved != CodedForm{})
+    for_each_saved(op, [&](const Tensor& x) {
+      const_cast<Tensor&>(x) = coded_if_activation(x, inputs, output, plan);
+    });
   auto node = std::make_shared<NodeOf<Op>>(std::move(op));
+  node->saved_coded = plan.saved != CodedForm{};
   node->tap = std::move(plan.tap), node->tf32 = plan.tf32;
   output = with_history(Op::info, output, std::move(node), std::move(edges));
   return as_planned(std::move(output), plan.result);

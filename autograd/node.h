@@ -55,6 +55,7 @@ struct Node {
   std::shared_ptr<OpTap> tap{};  // wraps forward and backward
   bool scales_loss = false;      // multiplies a loss by a loss scale
   std::optional<bool> tf32{};    // core/device.h, as in forward
+  bool saved_coded = false;      // saved activations are stored in 8 or 4 bits
   /// Returns one gradient per edge; undefined if none is needed.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
   /// The same for some inputs (bit i: input i), undefined for the others, so that each product of

@@ -65,6 +65,7 @@ class EnableGrad {
 // region's end.
 
 class OpTap;
+enum class CodedForm : uint8_t;  // core/formats/coded_form.h
 
 /// The caster's requests for one operation beyond the casts of its inputs.
 struct CastPlan {
@@ -73,6 +74,9 @@ struct CastPlan {
   std::shared_ptr<OpTap> tap{};             // wraps the operation; null: none
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
   std::optional<bool> tf32{};               // core/device.h, forward and backward
+  /// How activations are stored for backward; bit i of parameters: input i is none.
+  CodedForm saved{};
+  uint32_t parameters = 0;
 };
 
 class InputCaster {
@@ -118,6 +122,11 @@ class Computation {
   /// UnsupportedError for operations with effects beyond their result (member `once` of OpInfo) and
   /// for an operation of a user that cannot be copied.
   virtual Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept = nullptr) = 0;
+  /// Returns whether save() works: the operation has a member function `save` that stores what
+  /// forward would, without computing the result.
+  virtual bool saves_apart() const { return false; }
+  /// After a run: makes backward use these inputs instead.
+  virtual void save(std::span<const Tensor> /*inputs*/) {}
 
  protected:
   ~Computation() = default;

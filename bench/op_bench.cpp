@@ -275,10 +275,11 @@ void measure(const Entry& entry, ht::DType dtype, const Options& options) {
   print(m, options);
 }
 
-/// Times optimizer steps over one large and many small parameters; state is f32 for all parameters.
-template <class Optimizer>
-void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
-                       const Options& options) {
+/// Times optimizer steps over one large and many small parameters. state_bytes: read and written
+/// for an element.
+template <class Optimizer, class Settings>
+void measure_optimizer(const std::string& name, double state_bytes, const Settings& settings,
+                       ht::DType dtype, const Options& options) {
   for (const int64_t count : {1, 200}) {
     Tensors parameters;
     double elements = 0;
@@ -289,8 +290,8 @@ void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
       parameters.back().set_grad(ht::zeros_like(parameters.back()));
       elements += double(parameters.back().numel());
     }
-    Optimizer optimizer(parameters, {.lr = 1e-3});
-    const double bytes = elements * (3 * double(ht::size_of(dtype)) + passes * 4);
+    Optimizer optimizer(parameters, settings);
+    const double bytes = elements * (3 * double(ht::size_of(dtype)) + state_bytes);
     const double ms = time_of([&] { optimizer.step(); }, options);
     print({name,
            std::to_string(count) + " x " + std::to_string(parameters[0].numel()),
@@ -308,7 +309,7 @@ std::string family_of(const std::string& op) { return op.substr(0, op.find('_'))
 
 /// Returns all operations, and families of several operations whose name is not an operation's.
 std::vector<std::string> known_ops() {
-  std::set<std::string> names{"adamw", "sgd"};
+  std::set<std::string> names{"adamw", "adamw_8bit", "adamw_4bit", "adamw_e4m3_expanded", "sgd"};
   for (const Entry& entry : all_entries()) names.insert(entry.op);
   std::map<std::string, int> families;
   for (const std::string& op : names) ++families[family_of(op)];
@@ -335,8 +336,17 @@ void run(const Options& options) {
     for (const Entry& entry : entries)
       if (wanted(entry.op) && fits(entry, options.device) && (dtype == ht::f32 || !entry.f32_only))
         measure(entry, dtype, options);
-    if (wanted("adamw")) measure_optimizer<ht::optim::AdamW>("adamw", 4, dtype, options);
-    if (wanted("sgd")) measure_optimizer<ht::optim::Sgd>("sgd", 0, dtype, options);
+    using ht::CodedForm, ht::optim::AdamW, ht::optim::AdamWOptions;
+    const auto adamw = [&](const std::string& name, double bytes, ht::optim::StateFormat format) {
+      if (wanted(name))
+        measure_optimizer<AdamW>(name, bytes, AdamWOptions{.state_dtype = format}, dtype, options);
+    };
+    adamw("adamw", 16, ht::f32);
+    adamw("adamw_8bit", 4.1, CodedForm::dynamic8);
+    adamw("adamw_4bit", 2.1, CodedForm::dynamic4);
+    adamw("adamw_e4m3_expanded", 4.1, CodedForm::e4m3_expanded);
+    if (wanted("sgd"))
+      measure_optimizer<ht::optim::Sgd>("sgd", 0, ht::optim::SgdOptions{}, dtype, options);
   }
 }
 

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include <halftone/core/formats/coded_form.h>
 #include <halftone/core/formulas.h>
 #include <halftone/core/loss_scale.h>
 #include <halftone/core/op_info.h>
@@ -75,6 +76,9 @@ struct AttentionSettings {
 struct UpdateSlot {
   Tensor parameter, gradient;
   std::array<Tensor, 3> state{};
+  /// coded states are u8 tensors of blocks, in the parameter's memory order; the parameter is f32
+  /// or short, and dense
+  std::array<Coding, 3> stored{};
   /// The gradient is multiplied by this first: an f32 scalar on the device (1 / loss scale,
   /// clipping)
   Tensor gradient_factor{};
@@ -96,6 +100,9 @@ struct UpdateSlot {
   }
   void bump_versions() const {
     for_each_written([](const Tensor& x) { x.storage()->bump_version(); });
+  }
+  bool has_coded_state() const {
+    return stored[0].coded() || stored[1].coded() || stored[2].coded();
   }
 };
 /// One step of an elementwise optimizer, for the slots of one group. `skip` and `device_lr` are
@@ -346,6 +353,12 @@ class Backend {
   virtual void lerp(const Tensor& x, double weight, Tensor& y) = 0;
   /// an optimizer step: the call's rule over every element of every slot
   virtual void update(std::span<UpdateSlot> slots, const UpdateCall& call) = 0;
+  /// The numbers of a coded tensor (core/formats/coded_form.h), u8 blocks, from and to a dense
+  /// tensor of f32 or a short float, in its memory order. encode writes nothing if skip, an f32
+  /// scalar, is not 0.
+  virtual void decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) = 0;
+  virtual void encode_blocks(const Tensor& x, const Tensor& skip, Coding storage,
+                             Tensor& blocks) = 0;
   /// each *= factor, an f32 scalar on the device
   virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;
   /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN. The check comes first;

@@ -17,6 +17,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -112,6 +113,11 @@ class Record {
   /// One of these values.
   template <class X>
   void word(std::string_view name, X& x, std::initializer_list<Word<Content<X>>> choices,
+            Kept kept = {}) {
+    word(name, x, std::span(choices.begin(), choices.size()), kept);
+  }
+  template <class X>
+  void word(std::string_view name, X& x, std::span<const Word<Content<X>>> choices,
             Kept kept = {}) {
     using E = Content<X>;
     entry(

@@ -279,8 +279,13 @@ void exchange_ranges(Communicator& group, const Shards& shards, std::string_view
   for (const Tensor& x : whole) mark_written(x);
 }
 
+Shards::Range PerBlock::operator()(Shards::Range range) const {
+  return {range.begin / elements * numbers, divided_up(range.count, elements) * numbers};
+}
+
 Tensor gather_on_rank_0(Communicator& group, const Shards& shards, std::string_view what,
-                        std::size_t parameter, const Tensor& own, const Shape& shape) {
+                        std::size_t parameter, const Tensor& own, const Shape& shape,
+                        PerBlock per) {
   const MemoryScope scope(MemoryUse::communication);
   std::vector<Message> out, in;
   Tensor whole;
@@ -289,8 +294,8 @@ Tensor gather_on_rank_0(Communicator& group, const Shards& shards, std::string_v
   } else {
     whole = empty(shape, own.dtype());
     for (int peer = 0; peer < group.size(); ++peer) {
-      const Tensor part = part_of(whole, shards.range(parameter, peer));
-      if (peer == 0) copy_into(part, own);
+      const Tensor part = part_of(whole, per(shards.range(parameter, peer)));
+      if (peer == 0) copy_into(part, part_of(own, {0, own.numel()}));
       else if (part.numel() > 0) in.push_back({peer, part});
     }
   }
@@ -299,18 +304,18 @@ Tensor gather_on_rank_0(Communicator& group, const Shards& shards, std::string_v
 }
 
 Tensor scatter_from_rank_0(Communicator& group, const Shards& shards, std::string_view what,
-                           std::size_t parameter, const Tensor& whole, DType dtype) {
+                           std::size_t parameter, const Tensor& whole, DType dtype, PerBlock per) {
   const MemoryScope scope(MemoryUse::communication);
   std::vector<Message> out, in;
   Tensor own;
   if (group.rank() == 0) {
     const Tensor here = views::contiguous(whole.detach()).to(Device::cpu());
-    own = part_of(here, shards.range(parameter, 0)).clone();  // a copy: the whole can be freed
+    own = part_of(here, per(shards.range(parameter, 0))).clone();  // a copy: the whole can be freed
     for (int peer = 1; peer < group.size(); ++peer)
-      if (const Tensor part = part_of(here, shards.range(parameter, peer)); part.numel() > 0)
+      if (const Tensor part = part_of(here, per(shards.range(parameter, peer))); part.numel() > 0)
         out.push_back({peer, part});
   } else {
-    own = empty({shards.range(parameter, group.rank()).count}, dtype);
+    own = empty({per(shards.range(parameter, group.rank())).count}, dtype);
     if (own.numel() > 0) in.push_back({0, own});
   }
   group.exchange(what, TrafficUse::state, out, in)->wait();

@@ -99,12 +99,20 @@ Tensor part_of(const Tensor& x, Shards::Range range);
 void exchange_ranges(Communicator& group, const Shards& shards, std::string_view what,
                      TrafficUse use, std::span<const std::size_t> which,
                      std::span<const Tensor> whole);
+/// A tensor that has `numbers` numbers for each block of `elements` of a parameter: a coded state.
+/// Cuts begin at blocks, so a range of elements is one of blocks.
+struct PerBlock {
+  int64_t elements = 1, numbers = 1;
+  Shards::Range operator()(Shards::Range range) const;
+};
 /// Returns each rank's range (1-D), joined on rank 0, on the host; undefined on other ranks.
 Tensor gather_on_rank_0(Communicator& group, const Shards& shards, std::string_view what,
-                        std::size_t parameter, const Tensor& own, const Shape& shape);
+                        std::size_t parameter, const Tensor& own, const Shape& shape,
+                        PerBlock per = {});
 /// Returns the own range of a tensor that rank 0 has: 1-D, on the host.
 Tensor scatter_from_rank_0(Communicator& group, const Shards& shards, std::string_view what,
-                           std::size_t parameter, const Tensor& whole, DType dtype);
+                           std::size_t parameter, const Tensor& whole, DType dtype,
+                           PerBlock per = {});
 
 /// Returns the p-norm of all gradients as one vector: an f64 scalar on the host. gradients[i] is
 /// undefined if parameter i has none. They are whole gradients, equal on all ranks, or parts. Sums

@@ -19,8 +19,8 @@ namespace ht = halftone;
 namespace {
 
 struct Arguments : TrainingFlags {
-  std::vector<std::string> strategies{"fp32",      "amp-bf16", "o2-bf16",
-                                      "full-bf16", "amp-fp16", "split-bf16"};
+  std::vector<std::string> strategies{"fp32",     "amp-bf16",   "o2-bf16",    "full-bf16",
+                                      "amp-fp16", "split-bf16", "stored_8bit"};
   std::string model = "lenet", optimizer = "adamw", policy = "pytorch-cuda", json{}, html{};
 };
 

@@ -15,6 +15,7 @@
 #include <halftone/core/memory.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/optim/optimizer.h>
+#include <halftone/optim/optimizers.h>
 
 namespace halftone::optim {
 
@@ -55,7 +56,10 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
   for (const Tensor& x : parameters)
     if (x.meta()) x.meta()->in_optimizer = true;
   const std::size_t count = parameters.size(), first = known.size() - count;
-  groups_.push_back({std::move(parameters), std::vector<ParameterState>(count), first});
+  std::vector<int64_t> sizes;
+  for (const Tensor& x : parameters) sizes.push_back(x.numel());
+  groups_.push_back(
+      {std::move(parameters), std::vector<ParameterState>(count), std::move(sizes), first});
 }
 
 // --- the step
@@ -125,10 +129,11 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
     try {
       for (; begin != end; ++begin) {
         const std::size_t i = *begin;
-        prepare(parameters[i], group_index, states[i], made);
+        prepare(group_index, i, made);
         slots_.push_back({.parameter = parameters[i],
                           .gradient = gradient_of(group, i),
                           .state = states[i].tensors,
+                          .stored = states[i].stored,
                           .gradient_factor = factor,
                           .steps = states[i].count});
         if (keeper_) keeper_->complete(group.first + i, slots_.back());
@@ -177,19 +182,66 @@ int64_t StatefulOptimizer::steps_before(const ParameterState& state) const {
   return state.tensors[0].defined() ? 1 : 0;
 }
 
-int64_t StatefulOptimizer::state_elements(int group, const Tensor& parameter) const {
+// --- formats of state
+
+bool StatefulOptimizer::set_state_formats(const StateFormats& formats) {
+  const std::span names(layout_.names.begin(), std::ranges::find(layout_.names, ""));
+  const std::vector<std::string_view> of_others = state_names();
+  for (const auto& [state, format] : formats.by_name) {
+    // A policy is for several optimizers: it may name states that only others have.
+    const bool meant_for_another =
+        formats.others && std::ranges::find(of_others, state) != of_others.end();
+    if (std::ranges::find(names, state) == names.end() && !meant_for_another)
+      fail<UsageError>(name_, "there is no state \"", state, "\". It has ",
+                       listed(std::vector<std::string>(names.begin(), names.end())), ".");
+  }
+  for (int group = 0; group < group_count(); ++group)
+    for (std::size_t i = 0; i < layout_.names.size(); ++i)
+      if (!layout_.names[i].empty()) require_format(group, format_of(group, i, formats));
+  formats_ = formats;
+  return true;
+}
+
+StateFormat StatefulOptimizer::format_of(int group, std::size_t i,
+                                         const StateFormats& formats) const {
+  const auto found = formats.by_name.find(std::string(layout_.names[i]));
+  if (found != formats.by_name.end()) return found->second;
+  if (const auto own = state_dtype(group)) return *own;
+  return formats.others.value_or(f32);
+}
+
+Coding StatefulOptimizer::storage_of(StateFormat format, std::size_t i, const Tensor& parameter,
+                                     int64_t elements) const {
+  constexpr int64_t least_coded = 4096;
+  const bool coded = format.coded() && elements >= least_coded && parameter.dtype() != f64 &&
+                     parameter.is_dense() && state_shape(i, parameter) == parameter.shape();
+  if (!coded) return {};
+  return {format.form, !DynamicStates{layout_.positive}.has(int(i))};
+}
+
+int64_t StatefulOptimizer::state_bytes(int group, const Tensor& parameter, DType dtype,
+                                       int64_t elements, const StateFormats& formats) const {
   const DynamicStates needed{needed_state(group, parameter)};
-  int64_t elements = 0;
-  for (int i = 0; i < 3; ++i)
-    if (needed.has(i)) elements += numel_of(state_shape(std::size_t(i), parameter));
-  return elements;
+  int64_t bytes = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (!needed.has(int(i))) continue;
+    const StateFormat format = format_of(group, i, formats);
+    const int64_t own =
+        numel_of(state_shape(i, parameter)) * elements / std::max<int64_t>(parameter.numel(), 1);
+    if (dtype != f64 && storage_of(format, i, parameter, parameter.numel()).coded())
+      bytes += facts(format.form).blocks(own) * facts(format.form).block_bytes();
+    else bytes += own * size_of(dtype == f64 ? f64 : format.dtype);
+  }
+  return bytes;
 }
 
 /// Creates missing state, and adds it to `made`; moves it with a parameter that changed its device.
-void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state,
-                                std::vector<Tensor*>& made) const {
+void StatefulOptimizer::prepare(int group_index, std::size_t number, std::vector<Tensor*>& made) {
   const MemoryScope scope(MemoryUse::optimizer_state);
-  const DynamicStates needed{needed_state(group, parameter)};
+  Group& group = groups_[std::size_t(group_index)];
+  const Tensor& parameter = group.parameters[number];
+  ParameterState& state = group.states[number];
+  const DynamicStates needed{needed_state(group_index, parameter)};
   if (state.count.defined() && state.count.device() != parameter.device())
     state.count = state.count.to(parameter.device());
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
@@ -198,13 +250,19 @@ void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterSta
       if (tensor.device() != parameter.device()) tensor = tensor.to(parameter.device());
     } else if (needed.has(int(i))) {
       require_not_capturing(parameter);
-      const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
-      const Shape shape = state_shape(i, parameter);
-      Tensor zeros = shape == parameter.shape() ? empty_like(parameter, dtype)
-                                                : empty(shape, dtype, parameter.device());
-      backend_for(zeros).fill(0, zeros);
       made.push_back(&tensor);
-      tensor = std::move(zeros);
+      const StateFormat format = format_of(group_index, i, formats_);
+      state.stored[i] = storage_of(format, i, parameter, group.sizes[number]);
+      if (state.stored[i].coded()) {
+        tensor = coded_zeros(state.stored[i].form, parameter.numel(), parameter.device());
+      } else {
+        const DType dtype = parameter.dtype() == f64 ? f64 : format.dtype;
+        const Shape shape = state_shape(i, parameter);
+        Tensor zeros = shape == parameter.shape() ? empty_like(parameter, dtype)
+                                                  : empty(shape, dtype, parameter.device());
+        backend_for(zeros).fill(0, zeros);
+        tensor = std::move(zeros);
+      }
       // SGD and others have no step count of their own: here the count starts with the state.
       if (state.count.defined() && !layout_.has_step) backend_for(tensor).fill(0, state.count);
     }
@@ -240,9 +298,10 @@ std::string problem_in(const std::function<void()>& check) {
   } catch (const Error& error) { return std::string(error.problem()); }
 }
 
-void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype) {
-  if (!dtype || is_state_dtype(*dtype)) return;
-  fail<DTypeError>(optimizer, "state_dtype is ", *dtype, ". Use f32, bf16 or f16.");
+void require_state_dtype(std::string_view optimizer, std::optional<StateFormat> format) {
+  if (!format || format->coded() || is_state_dtype(format->dtype)) return;
+  fail<DTypeError>(optimizer, "state_dtype is ", *format,
+                   ". Use f32, bf16 or f16, or a CodedForm.");
 }
 
 }  // namespace detail
@@ -378,6 +437,11 @@ std::string state_name(std::size_t parameter, std::string_view name) {
   return "state." + std::to_string(parameter) + "." + std::string(name);
 }
 
+/// Returns the end of the name of a coded state: ".8bit".
+std::string suffix_of(CodedForm form) {
+  return form == CodedForm::plain ? std::string() : '.' + std::string(halftone::name(form));
+}
+
 /// Returns positions of a group's parameters among all: PyTorch's param_groups[i]["params"].
 std::vector<int64_t> positions(std::size_t first, std::size_t count) {
   std::vector<int64_t> result(count);
@@ -454,12 +518,29 @@ NamedTensors StatefulOptimizer::state_dict() const {
         result[state_name(position, layout_.computed)] = scalar(computed_state(g, steps), f32);
       for (std::size_t i = 0; i < layout_.names.size() && !untouched; ++i) {
         if (state.tensors[i].defined())
-          result[state_name(position, layout_.names[i])] = state.tensors[i];
+          result[state_name(position, layout_.names[i]) + suffix_of(state.stored[i].form)] =
+              state.tensors[i];
       }
       ++position;
     }
   }
   return result;
+}
+
+/// Reads state i in a form, if there is one of that name.
+void StatefulOptimizer::read_coded(CodedForm form, std::size_t i, const std::string& plain,
+                                   const Tensor& parameter, Reader& reader,
+                                   ParameterState& state) const {
+  const std::string name = plain + suffix_of(form);
+  const CodedFormFacts f = facts(form);
+  const Tensor blocks = reader.take(name, {f.blocks(parameter.numel()), f.block_bytes()});
+  if (!blocks.defined()) return;
+  if (blocks.dtype() != u8) reader.report(name, " is ", blocks.dtype(), " instead of u8");
+  if (parameter.dtype() == f64 || !parameter.is_dense())
+    reader.report(name, " is for an f32 or short parameter without gaps, which ",
+                  described(parameter), " is not");
+  state.tensors[i] = blocks;
+  state.stored[i] = {form, !DynamicStates{layout_.positive}.has(int(i))};
 }
 
 std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int g,
@@ -495,6 +576,8 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
       if (state.tensors[i].defined() && !detail::is_state_dtype(state.tensors[i].dtype()))
         reader.report(named(layout_.names[i]), " is ", state.tensors[i].dtype(),
                       " instead of f64, f32, f16 or bf16");
+      for (std::size_t f = 1; f < words_of<CodedForm>.size() && !state.tensors[i].defined(); ++f)
+        read_coded(CodedForm(f), i, named(layout_.names[i]), parameter, reader, state);
     }
     if (!layout_.computed.empty()) reader.take(named(layout_.computed), {});
     const Tensor steps = layout_.has_step ? reader.take(named("step"), {}) : Tensor{};

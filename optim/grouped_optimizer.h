@@ -35,8 +35,8 @@ void require_finite(std::string_view where, std::string_view what, double value)
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
 /// Returns whether it is f64, f32, f16 or bf16.
 bool is_state_dtype(DType dtype);
-/// Throws DTypeError unless absent, or one of these.
-void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
+/// Throws DTypeError unless absent, one of these, or a form.
+void require_state_dtype(std::string_view optimizer, std::optional<StateFormat> format);
 /// Returns the problem in the message of the error that `check` throws, without "[optimizer] " and
 /// the advice; empty if it throws nothing.
 std::string problem_in(const std::function<void()>& check);
@@ -60,6 +60,7 @@ struct StateLayout {
   /// Whether an update depends on the number of steps before it: then parameters that differ in it
   /// are updated separately. Without has_step: on whether there were any.
   bool numbered = true;
+  StateMask positive = 0;  // bit i: the numbers of state i are never negative
   /// A number in PyTorch's state that follows from the step, "" for none. It is saved for PyTorch;
   /// loading computes it anew.
   std::string_view computed{};
@@ -72,13 +73,15 @@ class StatefulOptimizer : public Optimizer {
   void step(const StepControl& control = {}) override;
   void publish_rates() override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
+  bool set_state_formats(const StateFormats& formats) override;
   std::string_view name() const override { return name_; }
   int group_count() const override { return int(groups_.size()); }
   std::span<Tensor> group_parameters(int group) override {
     require_group(group);
     return groups_[std::size_t(group)].parameters;
   }
-  int64_t state_elements(int group, const Tensor& parameter) const override;
+  int64_t state_bytes(int group, const Tensor& parameter, DType dtype, int64_t elements,
+                      const StateFormats& formats) const override;
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
@@ -86,7 +89,8 @@ class StatefulOptimizer : public Optimizer {
   struct ParameterState {
     int64_t steps = 0;
     std::array<Tensor, 3> tensors{};  // undefined until the first step that needs them
-    Tensor count{};                   // of the steps on the device; if defined, it replaces `steps`
+    std::array<Coding, 3> stored{};
+    Tensor count{};  // of the steps on the device; if defined, it replaces `steps`
   };
   /// A learning rate on a device, and the last value written there.
   struct PublishedRate {
@@ -96,6 +100,7 @@ class StatefulOptimizer : public Optimizer {
   struct Group {
     std::vector<Tensor> parameters;
     std::vector<ParameterState> states;
+    std::vector<int64_t> sizes;          // elements of parameters, before others replaced them
     std::size_t first = 0;               // its position among the parameters of all groups
     std::vector<PublishedRate> rates{};  // one per device, for captured steps
     Tensor minus_one{};                  // if the group maximizes: the factor of its gradients
@@ -117,9 +122,12 @@ class StatefulOptimizer : public Optimizer {
   /// Checks and appends the parameters of a new group.
   void add_parameters(std::vector<Tensor> parameters);
 
-  /// Return the state tensors that the options of a group need, and the dtype they ask for, if any.
+  /// Return the state tensors that the options of a group need, and the format they ask for, if
+  /// any.
   virtual StateMask needed_state(int group, const Tensor& parameter) const = 0;
-  virtual std::optional<DType> state_dtype(int group) const = 0;
+  virtual std::optional<StateFormat> state_dtype(int group) const = 0;
+  /// Throws DTypeError if the state of a group cannot have a format.
+  virtual void require_format(int group, StateFormat format) const = 0;
   /// Returns the shape of state tensor i: the parameter's, unless overridden.
   virtual Shape state_shape(std::size_t /*i*/, const Tensor& parameter) const {
     return parameter.shape();
@@ -152,17 +160,23 @@ class StatefulOptimizer : public Optimizer {
   /// Registers the host's part of replays of the step: rates, and versions of written tensors.
   void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
+  StateFormat format_of(int group, std::size_t i, const StateFormats& formats) const;
+  /// The storage of state i of a parameter of `elements` in whole.
+  Coding storage_of(StateFormat format, std::size_t i, const Tensor& parameter,
+                    int64_t elements) const;
   int64_t steps_before(const ParameterState& state) const;
   Tensor factor_on(Device device, int group, const Tensor& factor);
   Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
-  void prepare(const Tensor& parameter, int group, ParameterState& state,
-               std::vector<Tensor*>& made) const;
+  void read_coded(CodedForm form, std::size_t i, const std::string& plain, const Tensor& parameter,
+                  Reader& reader, ParameterState& state) const;
+  void prepare(int group, std::size_t i, std::vector<Tensor*>& made);
 
   std::string name_;
   StateLayout layout_;
   std::vector<Group> groups_;
   std::shared_ptr<WeightKeeper> keeper_;
+  StateFormats formats_{};
   // Kept from step to step for their capacity: steps after the first allocate nothing.
   std::vector<UpdateSlot> slots_;
   std::vector<std::size_t> pending_;
@@ -206,12 +220,6 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
     refresh_rates(group);
   }
   using Optimizer::set_lr;
-  bool set_default_state_dtype(DType dtype) override {
-    detail::require_state_dtype(name(), dtype);
-    for (Options& options : options_)
-      if (!options.state_dtype) options.state_dtype = dtype;
-    return true;
-  }
 
   /// Adds parameters, with options of their own. As torch's add_param_group.
   void add_group(ParameterGroup<Options> group) {
@@ -223,8 +231,13 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  protected:
   const Options& options_of(int group) const { return options_[std::size_t(group)]; }
 
-  std::optional<DType> state_dtype(int group) const override {
+  std::optional<StateFormat> state_dtype(int group) const override {
     return options_of(group).state_dtype;
+  }
+  void require_format(int group, StateFormat format) const override {
+    Options changed = options_of(group);
+    changed.state_dtype = format;
+    changed.check(name());
   }
   bool maximizes(int group) const override { return options_of(group).maximize; }
   void describe_options(int group, OptionFields& field) override { options(group).describe(field); }

@@ -105,7 +105,22 @@ bool Optimizer::begin_step(const StepControl& control) const {
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides that use it keep it
 bool Optimizer::set_weight_keeper(std::shared_ptr<WeightKeeper>) { return false; }
-bool Optimizer::set_default_state_dtype(DType) { return false; }
+bool Optimizer::set_state_formats(const StateFormats&) { return false; }
+
+std::span<const std::pair<std::string_view, StateFormat>> named_state_formats() {
+  static const std::vector<std::pair<std::string_view, StateFormat>> all = [] {
+    std::vector<std::pair<std::string_view, StateFormat>> formats{
+        {"f32", f32}, {"bf16", bf16}, {"f16", f16}, {"f64", f64}};
+    for (std::size_t form = 1; form < words_of<CodedForm>.size(); ++form)
+      formats.emplace_back(words_of<CodedForm>[form], CodedForm(form));
+    return formats;
+  }();
+  return all;
+}
+
+std::ostream& operator<<(std::ostream& out, StateFormat format) {
+  return format.coded() ? out << halftone::name(format.form) : out << format.dtype;
+}
 
 void Optimizer::zero_grad(bool set_to_none) {
   for (int group = 0; group < group_count(); ++group) {

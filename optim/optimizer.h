@@ -2,10 +2,13 @@
 // step.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <halftone/core/backend.h>
@@ -98,6 +101,31 @@ class WeightKeeper {
   virtual void complete(std::size_t index, UpdateSlot& slot) = 0;
 };
 
+/// How optimizer state is stored: in a dtype (f32, bf16, f16, f64), or in 8 or 4 bits by a form
+/// (core/formats/coded_form.h). A form applies to f32 and shorter parameters of at least 4,096
+/// elements without gaps; the state of smaller ones is f32, as bitsandbytes keeps it.
+struct StateFormat {
+  DType dtype = f32;
+  CodedForm form = CodedForm::plain;
+
+  StateFormat() = default;
+  StateFormat(DType of) : dtype(of) {}             // NOLINT: a dtype is a format
+  StateFormat(CodedForm stored) : form(stored) {}  // NOLINT: and so is a form
+  bool operator==(const StateFormat&) const = default;
+  bool coded() const { return form != CodedForm::plain; }
+};
+/// Prints "bf16" or "8bit".
+std::ostream& operator<<(std::ostream& out, StateFormat format);
+/// The formats by the names that policy files have.
+std::span<const std::pair<std::string_view, StateFormat>> named_state_formats();
+
+/// Formats of states that no option of the optimizer sets (absent: f32), and of states by name
+/// ("exp_avg_sq"), which come before the options.
+struct StateFormats {
+  std::optional<StateFormat> others{};
+  std::map<std::string, StateFormat> by_name{};
+};
+
 /// The requests of a precision strategy to a step: two f32 scalars, each of them undefined or on a
 /// device.
 struct StepControl {
@@ -133,9 +161,10 @@ class Optimizer {
   /// Sets the keeper of the weights (null: none). Returns false if this optimizer does not support
   /// one, because it does not update through the backend.
   virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);
-  /// Sets the dtype of optimizer state that has no dtype option, from the first step on. Returns
-  /// false if this optimizer has no such choice.
-  virtual bool set_default_state_dtype(DType dtype);
+  /// Sets the formats of optimizer state, from the first step on. Returns false if this optimizer
+  /// has no such choice. Throws UsageError for a name that its state does not have (with `others`:
+  /// that no optimizer has), and DTypeError for a format that the state cannot have.
+  virtual bool set_state_formats(const StateFormats& formats);
   /// Returns whether the update of an element depends only on that element, its gradient and its
   /// state: then a parameter may be updated in parts, which are 1-D views of its data.
   virtual bool elementwise() const { return false; }
@@ -151,8 +180,14 @@ class Optimizer {
   /// instead.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// Returns the number of elements of the state of a parameter of a group: of Adam, twice its own.
-  virtual int64_t state_elements(int /*group*/, const Tensor& /*parameter*/) const { return 0; }
+  /// Returns the bytes of the state of a parameter of a group, once it has this dtype, after
+  /// set_state_formats(formats): of
+  /// Adam in f32, 8 for each element. `elements`: of an elementwise optimizer that updates so many
+  /// of them.
+  virtual int64_t state_bytes(int /*group*/, const Tensor& /*parameter*/, DType /*dtype*/,
+                              int64_t /*elements*/, const StateFormats& /*formats*/) const {
+    return 0;
+  }
   virtual void set_lr(double lr, int group) = 0;
 
   /// Returns the parameters of all groups.

@@ -377,6 +377,10 @@ void AdafactorOptions::check(std::string_view optimizer) const {
   if (!(d >= 1)) fail<UsageError>(optimizer, "d is ", d, ". Use 1 or more.");
   detail::require_finite(optimizer, "d", d);
   detail::require_not_negative(optimizer, "weight_decay", weight_decay);
+  if (state_dtype && state_dtype->coded())
+    fail<DTypeError>(optimizer, "state_dtype is ", *state_dtype,
+                     ". Its averages are rows and columns, too small for blocks: use f32, bf16 or "
+                     "f16.");
   detail::require_state_dtype(optimizer, state_dtype);
 }
 
@@ -495,7 +499,7 @@ Lbfgs::Lbfgs(std::vector<Tensor> parameters, const LbfgsOptions& options)
 }
 
 bool Lbfgs::set_weight_keeper(std::shared_ptr<WeightKeeper> /*keeper*/) { return false; }
-bool Lbfgs::set_default_state_dtype(DType /*dtype*/) { return false; }
+bool Lbfgs::set_state_formats(const StateFormats& /*formats*/) { return false; }
 
 void Lbfgs::step(const StepControl& /*control*/) {
   fail<UsageError>(name(),

@@ -22,8 +22,8 @@ namespace halftone::optim {
 
 struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, maximize = false;  // maximize: moves along the gradient
-  std::optional<DType> state_dtype{};       // absent: f32
+  bool nesterov = false, maximize = false;   // maximize: moves along the gradient
+  std::optional<StateFormat> state_dtype{};  // absent: f32
 
   static constexpr std::string_view name = "Sgd";
   static constexpr StateLayout layout{.names = {"momentum_buffer"}, .has_step = false};
@@ -40,16 +40,16 @@ extern template class ElementwiseOptimizer<SgdOptions>;
 // + (1 - beta2) g^2; p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps).
 
 /// The layout of both; max_exp_avg_sq is AMSGrad's.
-inline constexpr StateLayout adam_layout{.names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
-                                         .essential = 2};
+inline constexpr StateLayout adam_layout{
+    .names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .essential = 2, .positive = 6};
 
 struct AdamOptions {
   double lr = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};
-  double eps = 1e-8, weight_decay = 0;  // decay is added to the gradient
-  std::optional<DType> state_dtype{};   // absent: f32
-  bool amsgrad = false;                 // divides by the largest v until now (Reddi et al. 2018)
-  bool maximize = false;                // moves along the gradient, not against it
+  double eps = 1e-8, weight_decay = 0;       // decay is added to the gradient
+  std::optional<StateFormat> state_dtype{};  // absent: f32
+  bool amsgrad = false;   // divides by the largest v until now (Reddi et al. 2018)
+  bool maximize = false;  // moves along the gradient, not against it
 
   static constexpr std::string_view name = "Adam";
   static constexpr StateLayout layout = adam_layout;
@@ -63,7 +63,7 @@ struct AdamWOptions {
   double lr = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0.01;
-  std::optional<DType> state_dtype{};
+  std::optional<StateFormat> state_dtype{};
   bool amsgrad = false, maximize = false;
 
   static constexpr std::string_view name = "AdamW";
@@ -88,8 +88,8 @@ struct LionOptions {
   double lr = 1e-4;
   std::array<double, 2> betas{0.9, 0.99};
   double weight_decay = 0;
-  std::optional<DType> state_dtype{};  // absent: f32
-  bool maximize = false;               // moves along the gradient, not against it
+  std::optional<StateFormat> state_dtype{};  // absent: f32
+  bool maximize = false;                     // moves along the gradient, not against it
 
   static constexpr std::string_view name = "Lion";
   static constexpr StateLayout layout{.names = {"exp_avg"}, .essential = 1, .numbered = false};
@@ -106,12 +106,14 @@ using Lion = ElementwiseOptimizer<LionOptions>;
 
 struct RmspropOptions {
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool centered = false, maximize = false;  // maximize: moves along the gradient
-  std::optional<DType> state_dtype{};       // absent: f32
+  bool centered = false, maximize = false;   // maximize: moves along the gradient
+  std::optional<StateFormat> state_dtype{};  // absent: f32
 
   static constexpr std::string_view name = "Rmsprop";
-  static constexpr StateLayout layout{
-      .names = {"square_avg", "momentum_buffer", "grad_avg"}, .essential = 1, .numbered = false};
+  static constexpr StateLayout layout{.names = {"square_avg", "momentum_buffer", "grad_avg"},
+                                      .essential = 1,
+                                      .numbered = false,
+                                      .positive = 1};
   UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
@@ -125,11 +127,11 @@ extern template class ElementwiseOptimizer<RmspropOptions>;
 
 struct AdagradOptions {
   double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10;
-  bool maximize = false;               // moves along the gradient, not against it
-  std::optional<DType> state_dtype{};  // absent: f32
+  bool maximize = false;                     // moves along the gradient, not against it
+  std::optional<StateFormat> state_dtype{};  // absent: f32
 
   static constexpr std::string_view name = "Adagrad";
-  static constexpr StateLayout layout{.names = {"sum"}, .essential = 1};
+  static constexpr StateLayout layout{.names = {"sum"}, .essential = 1, .positive = 1};
   UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
@@ -146,11 +148,11 @@ struct NAdamOptions {
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
   bool decoupled_weight_decay = false, maximize = false;
-  std::optional<DType> state_dtype{};  // absent: f32
+  std::optional<StateFormat> state_dtype{};  // absent: f32
 
   static constexpr std::string_view name = "NAdam";
   static constexpr StateLayout layout{
-      .names = {"exp_avg", "exp_avg_sq"}, .essential = 2, .computed = "mu_product"};
+      .names = {"exp_avg", "exp_avg_sq"}, .essential = 2, .positive = 2, .computed = "mu_product"};
   UpdateRule rule() const;
   double computed(int64_t steps) const;
   void describe(OptionFields& field);
@@ -162,10 +164,11 @@ struct RAdamOptions {
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;
   bool decoupled_weight_decay = false, maximize = false;
-  std::optional<DType> state_dtype{};  // absent: f32
+  std::optional<StateFormat> state_dtype{};  // absent: f32
 
   static constexpr std::string_view name = "RAdam";
-  static constexpr StateLayout layout{.names = {"exp_avg", "exp_avg_sq"}, .essential = 2};
+  static constexpr StateLayout layout{
+      .names = {"exp_avg", "exp_avg_sq"}, .essential = 2, .positive = 2};
   UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
@@ -186,9 +189,9 @@ struct AdafactorOptions {
   /// The least second moment is the square of the first one; 0: the spacing of numbers near 1 in
   /// f32 (f64), torch's None. The second one is the least rms(p).
   std::array<double, 2> eps{0, 1e-3};
-  double d = 1, weight_decay = 0;      // decay shrinks the parameter itself
-  bool maximize = false;               // moves along the gradient, not against it
-  std::optional<DType> state_dtype{};  // absent: f32
+  double d = 1, weight_decay = 0;            // decay shrinks the parameter itself
+  bool maximize = false;                     // moves along the gradient, not against it
+  std::optional<StateFormat> state_dtype{};  // absent: f32
 
   static constexpr std::string_view name = "Adafactor";
   static constexpr StateLayout layout{.names = {"row_var", "col_var", "variance"}, .essential = 3};
@@ -215,11 +218,12 @@ struct LambOptions {
   double lr = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-6, weight_decay = 0;
-  std::optional<DType> state_dtype{};  // absent: f32
-  bool maximize = false;               // moves along the gradient, not against it
+  std::optional<StateFormat> state_dtype{};  // absent: f32
+  bool maximize = false;                     // moves along the gradient, not against it
 
   static constexpr std::string_view name = "Lamb";
-  static constexpr StateLayout layout{.names = {"exp_avg", "exp_avg_sq"}, .essential = 2};
+  static constexpr StateLayout layout{
+      .names = {"exp_avg", "exp_avg_sq"}, .essential = 2, .positive = 2};
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
 };
@@ -257,12 +261,13 @@ struct MuonOptions {
   double vector_lr_factor = 1;
   std::array<double, 2> betas{0.9, 0.999};
   double adam_eps = 1e-8;
-  std::optional<DType> state_dtype{};  // absent: f32
-  bool maximize = false;               // moves along the gradient, not against it
+  std::optional<StateFormat> state_dtype{};  // absent: f32
+  bool maximize = false;                     // moves along the gradient, not against it
 
   static constexpr std::string_view name = "Muon";
   /// exp_avg_sq exists for parameters that are not matrices; their momentum_buffer is Adam's m.
-  static constexpr StateLayout layout{.names = {"momentum_buffer", "exp_avg_sq"}, .essential = 1};
+  static constexpr StateLayout layout{
+      .names = {"momentum_buffer", "exp_avg_sq"}, .essential = 1, .positive = 2};
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
 };
@@ -287,7 +292,7 @@ struct LbfgsOptions {
   int64_t history_size = 100;
   bool strong_wolfe = false;  // searches along the line; torch's line_search_fn="strong_wolfe"
   bool maximize = false;
-  std::optional<DType> state_dtype{};  // only absent: the state has the parameters' dtype
+  std::optional<StateFormat> state_dtype{};  // only absent: the state has the parameters' dtype
 
   static constexpr std::string_view name = "Lbfgs";
   static constexpr StateLayout layout{.has_step = false, .numbered = false};
@@ -307,7 +312,7 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
   /// Throws UsageError: a step needs the closure.
   void step(const StepControl& control = {}) override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
-  bool set_default_state_dtype(DType dtype) override;
+  bool set_state_formats(const StateFormats& formats) override;
   /// PyTorch's names under state.0; its lists are stacked: old_dirs is [steps, elements].
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;

@@ -88,6 +88,9 @@ struct GroupedLinear {
   std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& in, const Tensor& w);
+  void save(const Tensor& in, const Tensor& w) {
+    x = views::contiguous(in), weight = detail::matrix_layout(w);
+  }
   std::array<Tensor, 2> backward(const Tensor& dy_in) const;
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
   /// Calls product(group, begin, end) for the groups that have rows.

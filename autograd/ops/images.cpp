@@ -77,7 +77,7 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
     shape[2 + i] = span.value < 0 ? 0 : span.value / geometry.stride[d] + 1;
   }
   require_output("conv2d", in, w, shape);
-  x = views::channels_last(in), weight = detail::weight_layout(w);
+  save(in, w, bias);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv(x, weight, detail::contiguous_or_undefined(bias), geometry, y);
   return y;

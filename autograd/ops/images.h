@@ -79,6 +79,9 @@ struct Conv2d {
   Needs<3> needs{};
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);
+  void save(const Tensor& in, const Tensor& w, const Tensor& /*bias*/) {
+    x = views::channels_last(in), weight = detail::weight_layout(w);
+  }
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
     const Tensor dy = views::channels_last(dy_in);
     Tensor dx, dweight, dbias;

@@ -43,15 +43,18 @@ double Linear::flops(std::span<const Tensor> inputs) {
 Tensor Matmul::forward(const Tensor& a_in, const Tensor& b_in) {
   check::floating("matmul", a_in);
   check::same_dtype("matmul", a_in, b_in);
+  save(a_in, b_in);
+  Tensor c = product(a, b, a.dtype(), accumulate);
+  if (a_in.rank() == 2 && b_in.rank() == 2) return c;
+  return detail::as_shape(c, with_matrix(batch, a_in.size(-2), b_in.size(-1)));
+}
+
+void Matmul::save(const Tensor& a_in, const Tensor& b_in) {
   a_shape = a_in.shape(), b_shape = b_in.shape();
-  if (a_in.rank() == 2 && b_in.rank() == 2) {
-    a = detail::matrix_layout(a_in), b = detail::matrix_layout(b_in);
-    return product(a, b, a.dtype(), accumulate);
-  }
-  batch = broadcast_shapes("matmul", batch_of(a_shape), batch_of(b_shape));
-  a = detail::matrix_layout(spread(a_in, batch)), b = detail::matrix_layout(spread(b_in, batch));
-  return detail::as_shape(product(a, b, a.dtype(), accumulate),
-                          with_matrix(batch, a_in.size(-2), b_in.size(-1)));
+  const bool matrices = a_in.rank() == 2 && b_in.rank() == 2;
+  if (!matrices) batch = broadcast_shapes("matmul", batch_of(a_shape), batch_of(b_shape));
+  a = detail::matrix_layout(matrices ? a_in : spread(a_in, batch));
+  b = detail::matrix_layout(matrices ? b_in : spread(b_in, batch));
 }
 
 std::array<Tensor, 2> Matmul::backward(const Tensor& dc_in) const {

@@ -52,6 +52,7 @@ struct Matmul {
   std::optional<Accumulator> accumulate{};  // for all three products; absent: the kernel's own
 
   Tensor forward(const Tensor& a_in, const Tensor& b_in);
+  void save(const Tensor& a_in, const Tensor& b_in);
   std::array<Tensor, 2> backward(const Tensor& dc_in) const;
   std::vector<Tensor> recorded_backward(const Tensor& dc, const History& history) const;
   /// Returns the gradient of the input `which` from x y, over every product of the batch.
@@ -83,11 +84,14 @@ struct Linear {
   Needs<3> needs{};
   std::optional<Accumulator> accumulate{};  // as Matmul's
 
-  Tensor forward(const Tensor& input, const Tensor& w, const Tensor& bias) {
-    check_inputs(input, w, bias);
+  void save(const Tensor& input, const Tensor& w, const Tensor& /*bias*/) {
     shape = input.shape();
     x = views::contiguous(views::reshaped(input, {rows_of(input.shape()), w.shape()[1]}));
     weight = detail::matrix_layout(w);
+  }
+  Tensor forward(const Tensor& input, const Tensor& w, const Tensor& bias) {
+    check_inputs(input, w, bias);
+    save(input, w, bias);
     Shape result = shape;
     result[shape.rank() - 1] = w.shape()[0];
     Tensor y = empty(result, x.dtype(), x.device());

@@ -83,6 +83,8 @@ class CpuBackend final : public ReferenceBackend {
 
   // --- training (optimizer.cpp)
   void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
+  void decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) override;
+  void encode_blocks(const Tensor& x, const Tensor& skip, Coding storage, Tensor& blocks) override;
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
@@ -91,6 +93,7 @@ class CpuBackend final : public ReferenceBackend {
   void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) override;
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
+  void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) override;
   void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
   void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                            const Accumulator& accumulator, Tensor& c) override;

@@ -8,6 +8,7 @@
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/reference.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/formats/coded_form.h>
 
 namespace halftone::cpu {
 
@@ -19,6 +20,8 @@ struct UpdateBuffers {
   alignas(64) float parameter[block_length];
   alignas(64) float companion[block_length];
 };
+
+static_assert(block_length % 256 == 0 && list_piece % block_length == 0, "whole coded blocks");
 
 /// Elements begin .. begin + count of a slot, in memory order.
 class SlotBlock {
@@ -36,6 +39,8 @@ class SlotBlock {
   float* const* states() const { return state_.data(); }
 
  private:
+  /// returns the blocks of a coded state
+  uint8_t* blocks(std::size_t s) const;
   /// returns a bf16 parameter's bits
   uint16_t* halves() const;
   float* read_weights() const;
@@ -143,11 +148,14 @@ bool form_served(const UpdateSlot& slot) {
 
 bool serves(const UpdateSlot& slot, StateMask needed) {
   if (!form_served(slot) || !slot.parameter.is_dense()) return false;
-  for (const Tensor* x :
-       {&slot.parameter, &slot.gradient, &slot.state[0], &slot.state[1], &slot.state[2]})
-    if (!all_f32_or_short(*x) || !lies_like(slot.parameter, *x)) return false;
-  for (std::size_t s = 0; s < slot.state.size(); ++s)
+  const auto is_served = [&](const Tensor& x) {
+    return all_f32_or_short(x) && lies_like(slot.parameter, x);
+  };
+  if (!is_served(slot.parameter) || !is_served(slot.gradient)) return false;
+  for (std::size_t s = 0; s < slot.state.size(); ++s) {
     if (DynamicStates{needed}.has(int(s)) && !slot.state[s].defined()) return false;
+    if (!slot.stored[s].coded() && !is_served(slot.state[s])) return false;
+  }
   if (slot.gradient_factor.defined() && slot.gradient_factor.dtype() != f32) return false;
   return lies_like(slot.parameter, slot.companion);
 }
@@ -163,10 +171,20 @@ SlotBlock::SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, Updat
   for (std::size_t s = 0; s < state_.size(); ++s) {
     const Tensor& state = slot.state[s];
     if (!state.defined()) continue;
+    if (slot.stored[s].coded()) {
+      state_[s] = buffers.state[s];
+      simd_kernels().decode_blocks(codec_of(slot.stored[s]), blocks(s), count, state_[s]);
+      continue;
+    }
     const bool in_place = state.dtype() == f32;
     state_[s] = in_place ? state.data<float>() + begin : buffers.state[s];
     if (!in_place) widen(state, begin, count, state_[s]);
   }
+}
+
+uint8_t* SlotBlock::blocks(std::size_t s) const {
+  const CodedFormFacts form = facts(slot_.stored[s].form);
+  return slot_.state[s].data<uint8_t>() + begin_ / form.block * form.block_bytes();
 }
 
 uint16_t* SlotBlock::halves() const {
@@ -226,10 +244,55 @@ void SlotBlock::write_weights() const {
 void SlotBlock::finish(bool weights_moved) {
   if (weights_moved) write_weights();
   for (std::size_t s = 0; s < state_.size(); ++s)
-    if (state_[s] == buffers_.state[s]) narrow(state_[s], count_, slot_.state[s], begin_);
+    if (slot_.stored[s].coded())
+      simd_kernels().encode_blocks(codec_of(slot_.stored[s]), state_[s], count_, blocks(s));
+    else if (state_[s] == buffers_.state[s]) narrow(state_[s], count_, slot_.state[s], begin_);
 }
 
 }  // namespace halftone::cpu
+
+// Coded tensors, in pieces of whole blocks.
+
+namespace halftone {
+
+void CpuBackend::decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) {
+  const CodedFormFacts form = facts(storage.form);
+  const Codec& codec = codec_of(storage);
+  const uint8_t* const bytes = blocks.data<uint8_t>();
+  x.raw_data();
+  reference::parallel_pieces(x.numel(), cpu::list_piece, [&](int64_t begin, int64_t end) {
+    alignas(64) float buffer[cpu::block_length];
+    for (int64_t at = begin; at < end; at += cpu::block_length) {
+      const int64_t n = std::min(cpu::block_length, end - at);
+      const uint8_t* const first = bytes + at / form.block * form.block_bytes();
+      float* const y = x.dtype() == f32 ? x.data<float>() + at : buffer;
+      simd_kernels().decode_blocks(codec, first, n, y);
+      if (y == buffer) cpu::narrow(buffer, n, x, at);
+    }
+  });
+  x.storage()->bump_version();
+}
+
+void CpuBackend::encode_blocks(const Tensor& x, const Tensor& skip, Coding storage,
+                               Tensor& blocks) {
+  if (skip.defined() && *skip.data<float>() != 0) return;
+  const CodedFormFacts form = facts(storage.form);
+  const Codec& codec = codec_of(storage);
+  uint8_t* const bytes = blocks.data<uint8_t>();
+  x.raw_data();
+  reference::parallel_pieces(x.numel(), cpu::list_piece, [&](int64_t begin, int64_t end) {
+    alignas(64) float buffer[cpu::block_length];
+    for (int64_t at = begin; at < end; at += cpu::block_length) {
+      const int64_t n = std::min(cpu::block_length, end - at);
+      if (x.dtype() != f32) cpu::widen(x, at, n, buffer);
+      simd_kernels().encode_blocks(codec, x.dtype() == f32 ? x.data<float>() + at : buffer, n,
+                                   bytes + at / form.block * form.block_bytes());
+    }
+  });
+  blocks.storage()->bump_version();
+}
+
+}  // namespace halftone
 
 // Operations on all gradients between backward and the step: unscaling, norms, clipping. One pass
 // over dense tensors of f32 and short floats; the reference handles the others.

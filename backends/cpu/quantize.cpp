@@ -109,6 +109,29 @@ void CpuBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) 
   quantize_elements(n, scale, call.key, x, y);
 }
 
+void CpuBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
+  if (x.numel() == 0) return;
+  const bool whole_groups = x.size(-1) % rotation.size == 0;
+  if (!whole_groups || !cpu::is_f32_or_short(x) || y.dtype() != x.dtype() || !x.is_contiguous() ||
+      !y.is_contiguous())
+    return ReferenceBackend::rotate(x, rotation, y);
+  const RotationSigns signs = signs_of(rotation, rotation.key);
+  uint32_t flips[Rotation::largest];
+  for (int j = 0; j < Rotation::largest; ++j)
+    flips[j] = (signs.half[j / 64] >> j % 64 & 1u) != 0 ? 0x80000000u : 0u;
+  cpu::parallel_pieces(x.numel(), reference::grain_length,
+                       [&, &k = simd_kernels()](int64_t begin, int64_t end) {
+                         alignas(64) float in[cpu::block_length], out[cpu::block_length];
+                         for (int64_t i = begin; i < end; i += cpu::block_length) {
+                           const int64_t count = std::min(cpu::block_length, end - i);
+                           cpu::Output output(y, i, 1, count, out);
+                           k.rotate(cpu::floats(x, i, 1, count, in), count, rotation.size, flips,
+                                    rotation.back, output.data());
+                           output.finish();
+                         }
+                       });
+}
+
 // The bound of a clip on several threads: sums of pieces, and counts of the first digit.
 
 namespace {

@@ -112,6 +112,8 @@ class CudaBackend final : public Backend {
   void accumulate(const Tensor& x, Tensor& y) override;
   void lerp(const Tensor& x, double weight, Tensor& y) override;
   void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
+  void decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) override;
+  void encode_blocks(const Tensor& x, const Tensor& skip, Coding storage, Tensor& blocks) override;
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;

@@ -3,6 +3,7 @@
 // overflow, and writes the low-precision weight back. Numbers that depend on the step's number are
 // computed before, by one thread per parameter, in double.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -150,6 +151,7 @@ void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rul
       room_for_numbers<Rule>(context, std::min(slots.size(), std::size_t(capacity)));
   SlotList<capacity> list;
   for (const UpdateSlot& slot : slots) {
+    if (slot.has_coded_state()) continue;  // update() has made them
     if (slot.parameter.dtype() == f64) {
       update_strided<double>(context, slot, rule, control, room);
     } else if (!lies_alike(slot)) {
@@ -169,11 +171,104 @@ void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rul
 void CudaBackend::update(std::span<UpdateSlot> slots, const UpdateCall& call) {
   const cuda::StepControl control(call);
   if (slots.empty()) return;
+  for (const UpdateSlot& slot : slots)
+    if (slot.has_coded_state()) update_decoded(*this, slot, call);
   call.rule.visit([&]<class Rule>(const Rule& rule) {
     cuda::visit_capacity<cuda::SlotPlace>(slots.size(), [&]<int capacity>() {
       cuda::update_slots<Rule, capacity>(context_, slots, rule, control);
     });
   });
+}
+
+}  // namespace halftone
+
+// Coded states (core/formats/coded_form.h): a warp takes a block, each lane every 32nd pair of
+// numbers.
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+/// The tables of a form, as an argument of kernels.
+struct CodedNumbers {
+  CodedForm form;
+  float numbers[256];
+
+  explicit CodedNumbers(const Codec& codec) : form(codec.form) {
+    std::copy_n(codec.numbers, 256, numbers);
+  }
+};
+
+__global__ void decode_blocks_kernel(const uint8_t* blocks, CodedNumbers table, Operand x,
+                                     int64_t n) {
+  const CodedFormFacts f = facts(table.form);
+  for (int64_t i = global_thread(); i < n; i += all_threads()) {
+    const uint8_t* const block = blocks + i / f.block * f.block_bytes();
+    const int64_t at = i % f.block;
+    const auto* const scales = reinterpret_cast<const float*>(block);  // blocks of 4 k bytes
+    const uint8_t* const codes = block + f.scale_bytes();
+    const int code = f.codes_in_byte == 1 ? codes[at] : codes[at / 2] >> (at % 2 != 0 ? 0 : 4) & 15;
+    store_as<float>(x, i,
+                    coded::unscaled(table.form, {scales[0], f.scales > 1 ? scales[1] : 1.0f},
+                                    table.numbers[code]));
+  }
+}
+
+__global__ void encode_blocks_kernel(Operand x, const float* skip, CodedNumbers table,
+                                     uint8_t* blocks, int64_t n) {
+  if (skip && *skip != 0) return;
+  const CodedFormFacts f = facts(table.form);
+  const int lane = int(threadIdx.x) % warp_lanes;
+  for (int64_t b = global_thread() / warp_lanes; b < f.blocks(n); b += all_threads() / warp_lanes) {
+    const int64_t begin = b * f.block, count = n - begin < f.block ? n - begin : f.block;
+    uint32_t largest = 0, smallest = 0x7fffffff;
+    for (int64_t i = lane; i < count; i += warp_lanes) {
+      const uint32_t magnitude =
+          std::bit_cast<uint32_t>(load_as<float>(x, begin + i)) & 0x7fffffffu;
+      largest = magnitude > largest ? magnitude : largest;
+      smallest = magnitude != 0 && magnitude < smallest ? magnitude : smallest;
+    }
+    largest = warp_reduce(largest, Max{}), smallest = warp_reduce(smallest, Min{});
+    const coded::Scales scales =
+        coded::scales_of(table.form, std::bit_cast<float>(largest), std::bit_cast<float>(smallest));
+    uint8_t* const block = blocks + b * f.block_bytes();
+    if (lane == 0) {
+      auto* const written = reinterpret_cast<float*>(block);
+      written[0] = scales.scale;
+      if (f.scales > 1) written[1] = scales.power;
+    }
+    uint8_t* const codes = block + f.scale_bytes();
+    const auto code = [&](int64_t i) {
+      return i < count
+                 ? coded::code_of(table.form, table.numbers,
+                                  coded::scaled(table.form, scales, load_as<float>(x, begin + i)))
+                 : uint8_t(0);
+    };
+    for (int64_t i = int64_t(lane) * f.codes_in_byte; i < count; i += warp_lanes * f.codes_in_byte)
+      codes[i / f.codes_in_byte] =
+          f.codes_in_byte == 1 ? code(i) : uint8_t(code(i) << 4 | code(i + 1));
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void CudaBackend::decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) {
+  if (x.numel() == 0) return;
+  cuda::launch(context_, cuda::decode_blocks_kernel, cuda::shape_for(context_, x.numel()),
+               blocks.data<uint8_t>(), cuda::CodedNumbers(codec_of(storage)), cuda::Operand(x),
+               x.numel());
+  x.storage()->bump_version();
+}
+
+void CudaBackend::encode_blocks(const Tensor& x, const Tensor& skip, Coding storage,
+                                Tensor& blocks) {
+  if (x.numel() == 0) return;
+  cuda::launch(context_, cuda::encode_blocks_kernel, cuda::shape_for(context_, x.numel()),
+               cuda::Operand(x), skip.defined() ? skip.data<float>() : nullptr,
+               cuda::CodedNumbers(codec_of(storage)), blocks.data<uint8_t>(), x.numel());
+  blocks.storage()->bump_version();
 }
 
 }  // namespace halftone

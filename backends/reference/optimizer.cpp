@@ -83,6 +83,10 @@ void ReferenceBackend::update(std::span<UpdateSlot> slots, const UpdateCall& cal
   if (skips(call)) return;
   call.rule.visit([&]<class Rule>(const Rule& rule) {
     for (UpdateSlot& slot : slots) {
+      if (slot.has_coded_state()) {
+        update_decoded(*this, slot, call);
+        continue;
+      }
       const int64_t before = steps_before(slot, call);
       visit_index(WeightForms{}, int(slot.form), [&]<class Form>() {
         if (slot.parameter.dtype() == f64)
@@ -96,6 +100,41 @@ void ReferenceBackend::update(std::span<UpdateSlot> slots, const UpdateCall& cal
       count_update(slot);
     }
   });
+}
+
+namespace {
+/// Calls use(block, n, its first number) for the blocks of a coded state, in parallel.
+template <class Use>
+void each_block(const Tensor& blocks, CodedForm form, int64_t numel, const Use& use) {
+  uint8_t* const bytes = blocks.data<uint8_t>();
+  const CodedFormFacts f = facts(form);
+  parallel_pieces(f.blocks(numel), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      use(bytes + i * f.block_bytes(), std::min(f.block, numel - i * f.block), i * f.block);
+  });
+}
+}  // namespace
+
+void ReferenceBackend::decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) {
+  const Codec& codec = codec_of(storage);
+  each_block(blocks, storage.form, x.numel(), [&](const uint8_t* block, int64_t n, int64_t at) {
+    float numbers[256];
+    decode_block(codec, block, n, numbers);
+    store(numbers, n, x, at, 1);
+  });
+  x.storage()->bump_version();
+}
+
+void ReferenceBackend::encode_blocks(const Tensor& x, const Tensor& skip, Coding storage,
+                                     Tensor& blocks) {
+  if (skip.defined() && *skip.data<float>() != 0) return;
+  const Codec& codec = codec_of(storage);
+  each_block(blocks, storage.form, x.numel(), [&](uint8_t* block, int64_t n, int64_t at) {
+    float numbers[256];
+    load(x, at, 1, n, numbers);
+    encode_block(codec, numbers, n, block);
+  });
+  blocks.storage()->bump_version();
 }
 
 void ReferenceBackend::accumulate(const Tensor& x, Tensor& y) {

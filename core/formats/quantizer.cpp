@@ -407,8 +407,12 @@ void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   Rotation rotation = rotation_of(call);
   const auto made = [&] { return empty(from.shape(), f32, from.device()); };
   Tensor whole = from;  // before the clip
-  if (from.dtype() != f32 || rotation.size > 0) whole = made(), backend.copy(from, whole);
-  if (rotation.size > 0) backend.rotate(whole, rotation, whole);
+  if (from.dtype() != f32) whole = made(), backend.copy(from, whole);
+  if (rotation.size > 0) {
+    const Tensor x = whole;
+    if (whole.storage() == from.storage()) whole = made();
+    backend.rotate(x, rotation, whole);
+  }
   // A survey reads the numbers before and after the clip, and the results.
   const bool surveyed = call.survey.defined(), direct = to.dtype() == f32 && !surveyed;
   Tensor x = whole, y = direct ? to : made();

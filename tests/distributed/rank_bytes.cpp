@@ -57,7 +57,7 @@ amp::StrategyBytes expected_of(const amp::Policy& strategy, int64_t elements, in
       .parameter = elements * weight,
       .companion = form.has_companion() ? own * size_of(form.companion_dtype(strategy.weights)) : 0,
       .gradient = own * std::max<int64_t>(weight, 4),
-      .optimizer_state = own * 2 * size_of(strategy.state_dtype.value_or(f32))};
+      .optimizer_state = own * 2 * size_of(strategy.state_dtype.value_or(f32).dtype)};
 }
 
 bool equal(const std::string& what, int64_t counted, int64_t expected) {

@@ -239,23 +239,24 @@ TEST_CASE("Reducer: contradictory settings") {
 struct Net {
   nn::Sequential model;
   optim::AdamW adamw;
-  explicit Net(uint64_t seed) : model(network(seed)), adamw(model.parameters(), {.lr = 1e-2}) {}
-  static nn::Sequential network(uint64_t seed) {
+  explicit Net(uint64_t seed, int64_t outputs = 4)
+      : model(network(seed, outputs)), adamw(model.parameters(), {.lr = 1e-2}) {}
+  static nn::Sequential network(uint64_t seed, int64_t outputs) {
     manual_seed(seed);
     return nn::Sequential(nn::Linear(12, 200), nn::BatchNorm1d(200), nn::Gelu(), nn::Dropout(0.2),
-                          nn::Linear(200, 4));
+                          nn::Linear(200, outputs));
   }
 };
 
 /// Does three steps of 6 batches; rank 0's weights and seed are used. Returns the state of rank 0
 /// at the end, and the other ranks' models.
 std::vector<optim::NamedTensors> trained(const amp::Policy& strategy, int ranks,
-                                         const distributed::Options& options) {
+                                         const distributed::Options& options, int64_t outputs = 4) {
   manual_seed(77);
   const Tensor inputs = randn({18 * 5, 12}), labels = randint(0, 4, {18 * 5});
   std::vector<optim::NamedTensors> states(std::size_t(ranks), optim::NamedTensors{});
   on_ranks(ranks, [&](ThreadRank& self) {
-    Net net(uint64_t(self.rank()));
+    Net net(uint64_t(self.rank()), outputs);
     amp::Training training(strategy, net.model, net.adamw);
     training.train_together(self, options);
     for (int64_t step = 0; step < 3; ++step) {
@@ -300,6 +301,20 @@ TEST_CASE("train_together: the bits of one rank on 2, 3 and 4, under every strat
   for (const std::string_view name : amp::Policy::names()) {
     CAPTURE(name);
     check_bits(amp::Policy::named(name));
+  }
+}
+
+TEST_CASE("train_together: states in 8 and 4 bits, cut at blocks") {
+  amp::Policy coded = amp::Policy::named("split-bf16");
+  coded.state_dtype = CodedForm::dynamic8;
+  coded.states = {{"exp_avg_sq", CodedForm::dynamic4}};
+  for (const bool masters : {false, true}) {
+    if (masters) coded = amp::Policy::named("o2-fp16"), coded.fused_master = false;
+    if (masters) coded.state_dtype = CodedForm::e4m3_expanded;
+    const std::vector<optim::NamedTensors> alone = trained(coded, 1, {}, 60);
+    CHECK(alone[0].contains(masters ? "optimizer.state.4.exp_avg_sq.e4m3_expanded"
+                                    : "optimizer.state.4.exp_avg_sq.4bit"));
+    for (const int ranks : {2, 3}) CHECK(same_state(trained(coded, ranks, {}, 60)[0], alone[0]));
   }
 }
 

@@ -225,6 +225,72 @@ TEST_CASE(
   }
 }
 
+constexpr CodedForm coded_forms[] = {CodedForm::dynamic8, CodedForm::linear8, CodedForm::dynamic4,
+                                     CodedForm::e4m3, CodedForm::e4m3_expanded};
+
+TEST_CASE("coded states: codes and numbers are the reference's") {
+  manual_seed(13);
+  for (const CodedForm form : coded_forms)
+    for (const bool has_sign : {true, false})
+      for (const int64_t n : sizes<int64_t>({1, 129, 1000}, {256, 100'001})) {
+        INFO(std::string(name(form)), ", ", n);
+        const Tensor powers = exp(randn({n}) * 3), x = has_sign ? powers * randn({n}) : powers;
+        const Tensor blocks = coded_zeros(form, n, Device::cpu());
+        const Coding storage{form, has_sign};
+        // Powers and logarithms of the expanded form differ in the last bits.
+        const bool same_codes = form != CodedForm::e4m3_expanded;
+        check_against_reference(
+            {x}, {same_codes ? blocks : Tensor{}, zeros({n}, f32)}, same_codes ? same : 0x1p20,
+            [&](Backend& b, const Tensors& in, Tensors& out) {
+              Tensor own = out[0].defined() ? out[0] : coded_zeros(form, n, in[0].device());
+              b.encode_blocks(in[0], {}, storage, own);
+              b.decode_blocks(own, storage, out[1]);
+            });
+      }
+}
+
+TEST_CASE("coded states: a fused update is decoding, the update, and encoding") {
+  for (const KernelTarget& target : kernel_targets()) {
+    INFO(target.name);
+    const OnTarget scope(target);
+    Backend& backend = backend_for(target.device);
+    for (const CodedForm form : coded_forms)
+      for (const int64_t n : sizes<int64_t>({1, 700}, {1024, 40'000})) {
+        INFO(std::string(name(form)), ", ", n);
+        manual_seed(14);
+        const Tensor gradient = randn({n}, bf16).to(target.device), weight = randn({n}, bf16);
+        const auto after = [&](bool fused, double skip) {
+          std::vector<Values> values;
+          UpdateSlot slot{.parameter = weight.to(target.device).clone(),
+                          .gradient = gradient,
+                          .form = WeightForm::stochastic,
+                          .key = {.seed = 3, .offset = 5}};
+          for (std::size_t s = 0; s < 2; ++s) {
+            slot.state[s] = coded_zeros(form, n, target.device);
+            slot.stored[s] = {form, s == 0};
+          }
+          for (int step = 0; step < 3; ++step) {
+            const UpdateCall call{.rule = rule::Adam{.weight_decay = 0.1},
+                                  .lr = 0.1,
+                                  .steps = step,
+                                  .skip = full({}, step == 2 ? skip : 0, f32, target.device)};
+            if (fused) backend.update({&slot, 1}, call);
+            else update_decoded(backend, slot, call);
+            values.push_back(slot.parameter.to_vector<double>());
+            for (const Tensor& x : {slot.state[0], slot.state[1]})
+              values.push_back(x.to_vector<double>());
+          }
+          return values;
+        };
+        const auto fused = after(true, 0), skipped = after(true, 1);
+        CHECK(fused == after(false, 0));
+        CHECK(skipped == after(false, 1));
+        for (int i = 0; i < 3; ++i) CHECK(skipped[6 + i] == skipped[3 + i]);
+        CHECK(fused[3] != fused[0]);
+      }
+  }
+}
+
 TEST_CASE("many tensors take few launches, with the bits that each gets alone") {
   if (!with_gpu()) return;
   const Device gpu = Device::cuda();

@@ -576,8 +576,9 @@ TEST_CASE("optimizers") {
         "accepted");
   CHECK(contains(refusal_of(R"("optimizer": {"state": {}})"),
                  "/optimizer/state: optimizer has no entry \"state\". Did you mean \"states\"?"));
-  CHECK(refusal_of(R"("optimizer": {"state_dtype": "e4m3"})") ==
-        "/optimizer/state_dtype: f32, bf16, f16 or f64, got \"e4m3\".");
+  CHECK(refusal_of(R"("optimizer": {"state_dtype": "e5m2"})") ==
+        "/optimizer/state_dtype: f32, bf16, f16, f64, 8bit, 8bit_linear, 4bit, e4m3 or "
+        "e4m3_expanded, got \"e5m2\".");
   CHECK(contains(refusal_of(R"("optimizer": {"parameters": "fp24"})"),
                  "/optimizer/parameters: there is no quantizer named \"fp24\". "));
   CHECK(refusal_of(R"("optimizer": {"states": {"exp_avg":

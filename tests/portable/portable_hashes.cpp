@@ -118,7 +118,8 @@ void strategies() {
 }
 
 void policies() {
-  train("gpt_tiny", {"mxfp8", "nvfp4", "te_current", "deepseek_v3", "ms_amp_o2", "quartet2"}, 3);
+  train("gpt_tiny",
+        {"mxfp8", "nvfp4", "te_current", "deepseek_v3", "ms_amp_o2", "quartet2", "stored_8bit"}, 3);
 }
 
 void workloads() {

@@ -15,6 +15,7 @@ namespace halftone {
 struct Grid;
 struct QuantizeNumbers;
 struct Scale;
+struct Codec;
 enum class Rounding : uint8_t;
 }  // namespace halftone
 
@@ -173,6 +174,9 @@ struct Kernels {
                         float* weight, int64_t n);
   void (*encode_halves)(WeightForm form, const float* weight, uint16_t* parameter,
                         int16_t* companion, int64_t n);
+  /// decode_block() and encode_block() of core/formats/coded_form.h for n numbers of any blocks
+  void (*decode_blocks)(const Codec& codec, const uint8_t* blocks, int64_t n, float* x);
+  void (*encode_blocks)(const Codec& codec, const float* x, int64_t n, uint8_t* blocks);
   /// Returns whether all of x are finite; y = x factor (they may be the same), y null: only checks
   bool (*unscale)(const float* x, float factor, float* y, int64_t n);
 
@@ -197,6 +201,9 @@ struct Kernels {
   /// the same for one band of blocks side by side; computes their scales
   void (*quantize_blocks)(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                           const BlockBand& band, const float* x, float* y);
+  /// rotate_group() of core/formats/block_scale.h for n / size groups of 2, 4, ... 128 neighbors.
+  /// flips: for each of 128 numbers, the sign bit if the rotation negates it
+  void (*rotate)(const float* x, int64_t n, int size, const uint32_t* flips, bool back, float* y);
   /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/formats/number_format.h)
   void (*accumulate_on)(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
                         const float* b, int64_t b_step, float* sums, int64_t n);

@@ -234,6 +234,78 @@ static void quantize_blocks(const QuantizeNumbers& numbers, float amax_tensor, R
   });
 }
 
+// Rotations: sums and differences of lanes that are 1, 2, 4, ... apart, then of whole registers.
+
+using RegisterBits [[gnu::vector_size(register_bytes)]] = uint32_t;
+
+static Register negated_where(Register x, RegisterBits sign_bits) {
+  return __builtin_bit_cast(Register, __builtin_bit_cast(RegisterBits, x) ^ sign_bits);
+}
+
+/// Lane i becomes x[i] + x[i + half], lane i + half x[i] - x[i + half].
+template <int half> static Register butterflies(Register x) {
+  using Places [[gnu::vector_size(register_bytes)]] = int32_t;
+  Places partner;
+  RegisterBits upper;
+  for (int i = 0; i < register_lanes; ++i)
+    partner[i] = i ^ half, upper[i] = (i & half) != 0 ? 0x80000000u : 0u;
+  return shuffled(x, partner) + negated_where(x, upper);
+}
+template <int half, int end> static Register all_butterflies(Register x) {
+  if constexpr (half < end) return all_butterflies<half * 2, end>(butterflies<half>(x));
+  else return x;
+}
+
+template <int size>
+static void rotate_as(const float* x, int64_t n, const uint32_t* flips, bool back, float* y) {
+  constexpr int count = size > register_lanes ? size / register_lanes : 1;  // registers of a group
+  constexpr int inside = size > register_lanes ? register_lanes : size;
+  constexpr int together = count * register_lanes;
+  const float inverse_root = float(1 / __builtin_sqrt(double(size)));
+  RegisterBits signs[count];
+  for (int k = 0; k < together; ++k)
+    signs[k / register_lanes][k % register_lanes] = flips[k % size];
+  const auto rotate_registers = [&](const float* from, float* to) {
+    Register v[count];
+    for (int k = 0; k < count; ++k) {
+      v[k] = load<Register>(from + k * register_lanes);
+      if (!back) v[k] = negated_where(v[k], signs[k]);
+      v[k] = all_butterflies<1, inside>(v[k]);
+    }
+    for (int step = 1; step < count; step *= 2)
+      for (int k = 0; k < count; ++k)
+        if ((k & step) == 0) {
+          const Register a = v[k], b = v[k + step];
+          v[k] = a + b, v[k + step] = a - b;
+        }
+    for (int k = 0; k < count; ++k) {
+      v[k] *= inverse_root;
+      if (back) v[k] = negated_where(v[k], signs[k]);
+      store(to + k * register_lanes, v[k]);
+    }
+  };
+  int64_t i = 0;
+  for (; i + together <= n; i += together) rotate_registers(x + i, y + i);
+  if (i == n) return;
+  float rest[together] = {};  // groups that fill no register
+  __builtin_memcpy(rest, x + i, std::size_t(n - i) * sizeof(float));
+  rotate_registers(rest, rest);
+  __builtin_memcpy(y + i, rest, std::size_t(n - i) * sizeof(float));
+}
+
+static void rotate(const float* x, int64_t n, int size, const uint32_t* flips, bool back,
+                   float* y) {
+  switch (size) {
+    case 2: return rotate_as<2>(x, n, flips, back, y);
+    case 4: return rotate_as<4>(x, n, flips, back, y);
+    case 8: return rotate_as<8>(x, n, flips, back, y);
+    case 16: return rotate_as<16>(x, n, flips, back, y);
+    case 32: return rotate_as<32>(x, n, flips, back, y);
+    case 64: return rotate_as<64>(x, n, flips, back, y);
+    default: return rotate_as<128>(x, n, flips, back, y);
+  }
+}
+
 template <Rounding rounding>
 static void accumulate_rounded(const Grid& on, const float* a, int64_t depth, const float* b,
                                int64_t b_step, float* sums, int64_t n) {
@@ -258,7 +330,7 @@ void fill_quantize(Kernels& table) {
   table.largest_magnitude = largest_magnitude;
   table.finite_squares = finite_squares, table.clip = clip;
   table.quantize = quantize, table.quantize_blocks = quantize_blocks;
-  table.accumulate_on = accumulate_on;
+  table.accumulate_on = accumulate_on, table.rotate = rotate;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA
