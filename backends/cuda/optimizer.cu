@@ -206,12 +206,11 @@ __global__ void decode_blocks_kernel(const uint8_t* blocks, CodedNumbers table, 
   for (int64_t i = global_thread(); i < n; i += all_threads()) {
     const uint8_t* const block = blocks + i / f.block * f.block_bytes();
     const int64_t at = i % f.block;
-    const auto* const scales = reinterpret_cast<const float*>(block);  // blocks of 4 k bytes
+    coded::Scales scales{1, 1};
+    memcpy(&scales, block, std::size_t(f.scale_bytes()));  // a slice may begin at any byte
     const uint8_t* const codes = block + f.scale_bytes();
     const int code = f.codes_in_byte == 1 ? codes[at] : codes[at / 2] >> (at % 2 != 0 ? 0 : 4) & 15;
-    store_as<float>(x, i,
-                    coded::unscaled(table.form, {scales[0], f.scales > 1 ? scales[1] : 1.0f},
-                                    table.numbers[code]));
+    store_as<float>(x, i, coded::unscaled(table.form, scales, table.numbers[code]));
   }
 }
 
@@ -233,11 +232,7 @@ __global__ void encode_blocks_kernel(Operand x, const float* skip, CodedNumbers 
     const coded::Scales scales =
         coded::scales_of(table.form, std::bit_cast<float>(largest), std::bit_cast<float>(smallest));
     uint8_t* const block = blocks + b * f.block_bytes();
-    if (lane == 0) {
-      auto* const written = reinterpret_cast<float*>(block);
-      written[0] = scales.scale;
-      if (f.scales > 1) written[1] = scales.power;
-    }
+    if (lane == 0) memcpy(block, &scales, std::size_t(f.scale_bytes()));
     uint8_t* const codes = block + f.scale_bytes();
     const auto code = [&](int64_t i) {
       return i < count
