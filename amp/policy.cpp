@@ -369,14 +369,13 @@ std::vector<Word<optim::StateFormat>> state_formats_by_word() {
   return words;
 }
 
-/// Reads {"stored": "8bit"}; nothing: the value has no such entry.
-std::optional<optim::StateFormat> stored_format_in(const JsonValue& value) {
-  if (!value.is_object() || !value.find("stored")) return {};
-  constexpr std::array<std::string_view, 1> known{"stored"};
-  value.only("a stored state", known);
-  std::vector<std::string_view> words;
-  for (const auto& [word, format] : optim::named_state_formats()) words.push_back(word);
-  return optim::named_state_formats()[value.find("stored")->word(words)].second;
+/// {"stored": "8bit"}
+struct StoredState {
+  optim::StateFormat format{};
+};
+static void describe(Record& r, StoredState& state) {
+  const auto formats = state_formats_by_word();
+  r.word("stored", state.format, std::span(formats));
 }
 
 void describe_optimizer(Record& r, Policy& file, const Grids& grids) {
@@ -394,8 +393,9 @@ void describe_optimizer(Record& r, Policy& file, const Grids& grids) {
         for (const JsonValue& state : v.members()) {
           state.require_printable_key();
           states.erase(state.key()), file.states.erase(state.key());
-          if (const auto stored = stored_format_in(state))
-            file.states.emplace(state.key(), *stored);
+          if (state.is_object() && state.find("stored"))
+            file.states.emplace(state.key(),
+                                Record::read(state, "a stored state", StoredState{}).format);
           else if (const auto grid = kept_grid_in(state, grids)) states.emplace(state.key(), *grid);
         }
         return states;
@@ -404,7 +404,7 @@ void describe_optimizer(Record& r, Policy& file, const Grids& grids) {
         Json json = Json::object();
         for (const auto& [state, quantizer] : states) json[state] = written(quantizer);
         for (const auto& [state, format] : file.states)
-          json[state] = {{"stored", (PlainText() << format).str()}};
+          json[state] = Record::write(StoredState{format});
         return json;
       });
 }
@@ -769,6 +769,7 @@ std::ostream& operator<<(std::ostream& out, const Policy& s) {
          << s.loss_scale.init_scale;
   else if (!s.loss_scale.dynamic) line << ", loss scale static " << s.loss_scale.init_scale;
   if (s.state_dtype) line << ", optimizer state " << *s.state_dtype;
+  for (const auto& [state, format] : s.states) line << ", " << state << ' ' << format;
   if (s.wire != distributed::WireFormat{}) line << ", gradients travel in " << name(s.wire);
   return out << line.str();
 }

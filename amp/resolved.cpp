@@ -304,7 +304,7 @@ std::string resolved_table(const Session& session) {
               line + '\n';
   text += '\n';
   for (const auto& [what, grid] : grids_of(session))
-    text += what + ", after each step: " + grid + '\n';
+    text += what + (grid.starts_with("stored as ") ? ", " : ", after each step: ") + grid + '\n';
   if (session.settings().wire != distributed::WireFormat{})
     text += "gradients, on their way to the sum: " + name(session.settings().wire) + '\n';
   return text + coverage(session, resolved) + "resolved " + resolved.hash() + '\n';

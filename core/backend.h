@@ -468,4 +468,8 @@ inline void fill_with(const Tensor& y, Number value) {
   write_in_place(y, [&](Backend& backend, Tensor& to) { backend.fill(value, to); });
 }
 
+/// Makes the update of a slot with coded states on f32 copies of them: for backends and layouts
+/// without a loop of their own.
+void update_decoded(Backend& backend, const UpdateSlot& slot, const UpdateCall& call);
+
 }  // namespace halftone

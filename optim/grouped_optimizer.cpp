@@ -192,7 +192,7 @@ bool StatefulOptimizer::set_state_formats(const StateFormats& formats) {
     const bool meant_for_another =
         formats.others && std::ranges::find(of_others, state) != of_others.end();
     if (std::ranges::find(names, state) == names.end() && !meant_for_another)
-      fail<UsageError>(name_, "there is no state \"", state, "\". It has ",
+      fail<UsageError>(name_, "the state \"", state, "\" is unknown. Name one of ",
                        listed(std::vector<std::string>(names.begin(), names.end())), ".");
   }
   for (int group = 0; group < group_count(); ++group)
@@ -578,6 +578,11 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
                       " instead of f64, f32, f16 or bf16");
       for (std::size_t f = 1; f < words_of<CodedForm>.size() && !state.tensors[i].defined(); ++f)
         read_coded(CodedForm(f), i, named(layout_.names[i]), parameter, reader, state);
+      if (!state.stored[i].coded()) continue;
+      const auto takes = [&] { require_format(g, state.stored[i].form); };
+      if (!detail::problem_in(takes).empty())
+        reader.report(named(layout_.names[i]), suffix_of(state.stored[i].form),
+                      " is in a form that this optimizer does not have");
     }
     if (!layout_.computed.empty()) reader.take(named(layout_.computed), {});
     const Tensor steps = layout_.has_step ? reader.take(named("step"), {}) : Tensor{};

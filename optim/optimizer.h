@@ -180,10 +180,9 @@ class Optimizer {
   /// instead.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// Returns the bytes of the state of a parameter of a group, once it has this dtype, after
-  /// set_state_formats(formats): of
-  /// Adam in f32, 8 for each element. `elements`: of an elementwise optimizer that updates so many
-  /// of them.
+  /// Returns the bytes of state that `elements` of a parameter will have (all of them, unless the
+  /// optimizer is elementwise) once the parameter has this dtype: Adam's in f32 are 8 for each.
+  /// formats: those of set_state_formats().
   virtual int64_t state_bytes(int /*group*/, const Tensor& /*parameter*/, DType /*dtype*/,
                               int64_t /*elements*/, const StateFormats& /*formats*/) const {
     return 0;

@@ -344,6 +344,7 @@ void Muon::update(int group, const Batch& batch, Backend& backend) {
     if (parameter.numel() == 0) continue;
     const int64_t rows = parameter.shape()[0], columns = parameter.numel() / rows;
     UpdateSlot first = slot;
+    first.stored[1] = {};  // the direction
     first.state[1] =
         empty(parameter.shape(), parameter.dtype() == f64 ? f64 : f32, parameter.device());
     backend.update({&first, 1}, batch.call(rule::MomentumDirection{o.momentum, o.nesterov}, o.lr));

@@ -21,7 +21,8 @@ struct UpdateBuffers {
   alignas(64) float companion[block_length];
 };
 
-static_assert(block_length % 256 == 0 && list_piece % block_length == 0, "whole coded blocks");
+static_assert(block_length % most_coded_together == 0 && list_piece % block_length == 0,
+              "whole coded blocks");
 
 /// Elements begin .. begin + count of a slot, in memory order.
 class SlotBlock {

@@ -16,19 +16,25 @@ float scalar_or(const Tensor& x, float otherwise) {
   return x.defined() ? *x.data<float>() : otherwise;
 }
 
+/// Calls body(from, count, to, first) for blocks of row-major x and y, as floats.
+template <class Body> void each_block(const Tensor& x, Tensor& y, const Body& body) {
+  cpu::parallel_pieces(x.numel(), reference::grain_length, [&](int64_t begin, int64_t end) {
+    alignas(64) float in[cpu::block_length], out[cpu::block_length];
+    for (int64_t i = begin; i < end; i += cpu::block_length) {
+      const int64_t count = std::min(cpu::block_length, end - i);
+      cpu::Output output(y, i, 1, count, out);
+      body(cpu::floats(x, i, 1, count, in), count, output.data(), i);
+      output.finish();
+    }
+  });
+}
+
 void quantize_elements(const QuantizeNumbers& n, const Scale& scale, RandomKey key, const Tensor& x,
                        Tensor& y) {
-  cpu::parallel_pieces(x.numel(), reference::grain_length,
-                       [&, &k = simd_kernels()](int64_t begin, int64_t end) {
-                         alignas(64) float in[cpu::block_length], out[cpu::block_length];
-                         for (int64_t i = begin; i < end; i += cpu::block_length) {
-                           const int64_t count = std::min(cpu::block_length, end - i);
-                           cpu::Output output(y, i, 1, count, out);
-                           k.quantize(n, scale, key, uint64_t(i), cpu::floats(x, i, 1, count, in),
-                                      output.data(), count);
-                           output.finish();
-                         }
-                       });
+  const simd::Kernels& k = simd_kernels();
+  each_block(x, y, [&](const float* from, int64_t count, float* to, int64_t first) {
+    k.quantize(n, scale, key, uint64_t(first), from, to, count);
+  });
 }
 
 /// Quantizes some columns of one band. `buffer`: room for its floats, null if x and y are floats.
@@ -119,17 +125,10 @@ void CpuBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
   uint32_t flips[Rotation::largest];
   for (int j = 0; j < Rotation::largest; ++j)
     flips[j] = (signs.half[j / 64] >> j % 64 & 1u) != 0 ? 0x80000000u : 0u;
-  cpu::parallel_pieces(x.numel(), reference::grain_length,
-                       [&, &k = simd_kernels()](int64_t begin, int64_t end) {
-                         alignas(64) float in[cpu::block_length], out[cpu::block_length];
-                         for (int64_t i = begin; i < end; i += cpu::block_length) {
-                           const int64_t count = std::min(cpu::block_length, end - i);
-                           cpu::Output output(y, i, 1, count, out);
-                           k.rotate(cpu::floats(x, i, 1, count, in), count, rotation.size, flips,
-                                    rotation.back, output.data());
-                           output.finish();
-                         }
-                       });
+  const simd::Kernels& k = simd_kernels();
+  each_block(x, y, [&](const float* from, int64_t count, float* to, int64_t /*first*/) {
+    k.rotate(from, count, rotation.size, flips, rotation.back, to);
+  });
 }
 
 // The bound of a clip on several threads: sums of pieces, and counts of the first digit.

@@ -118,7 +118,7 @@ void each_block(const Tensor& blocks, CodedForm form, int64_t numel, const Use& 
 void ReferenceBackend::decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) {
   const Codec& codec = codec_of(storage);
   each_block(blocks, storage.form, x.numel(), [&](const uint8_t* block, int64_t n, int64_t at) {
-    float numbers[256];
+    float numbers[most_coded_together];
     decode_block(codec, block, n, numbers);
     store(numbers, n, x, at, 1);
   });
@@ -130,7 +130,7 @@ void ReferenceBackend::encode_blocks(const Tensor& x, const Tensor& skip, Coding
   if (skip.defined() && *skip.data<float>() != 0) return;
   const Codec& codec = codec_of(storage);
   each_block(blocks, storage.form, x.numel(), [&](uint8_t* block, int64_t n, int64_t at) {
-    float numbers[256];
+    float numbers[most_coded_together];
     load(x, at, 1, n, numbers);
     encode_block(codec, numbers, n, block);
   });

@@ -34,10 +34,7 @@
 
 namespace halftone {
 
-class Backend;
 class Tensor;
-struct UpdateSlot;
-struct UpdateCall;
 
 /// plain: floats, like any other tensor.
 enum class CodedForm : uint8_t { plain, dynamic8, linear8, dynamic4, e4m3, e4m3_expanded };
@@ -61,6 +58,9 @@ HT_HD constexpr CodedFormFacts facts(CodedForm form) {
     default: return {256, 1, 1};
   }
 }
+
+/// The most numbers of a block.
+inline constexpr int64_t most_coded_together = 256;
 
 /// How one tensor is stored. has_sign: false for a tensor that is never negative (a second moment):
 /// then all codes are for positive numbers.
@@ -155,11 +155,7 @@ const Codec& codec_of(Coding storage);
 void encode_block(const Codec& codec, const float* x, int64_t n, uint8_t* block);
 void decode_block(const Codec& codec, const uint8_t* block, int64_t n, float* x);
 
-/// Returns zeros for a parameter of so many elements.
+/// Returns a coded tensor of `numel` zeros.
 Tensor coded_zeros(CodedForm form, int64_t numel, Device device);
-
-/// Makes the update of a slot with coded states on f32 copies of them: for backends and layouts
-/// without a loop of their own.
-void update_decoded(Backend& backend, const UpdateSlot& slot, const UpdateCall& call);
 
 }  // namespace halftone

@@ -72,15 +72,17 @@ amp::Policy possible(amp::Policy file) {
   if (file.weights != f32)
     fail<UnsupportedError>(where, "weights are ", file.weights,
                            ". Python emulates policies whose weights are f32.");
-  if (file.rules.parameters || !file.rules.states.empty())
+  if (file.rules.parameters || !file.rules.states.empty() || !file.states.empty())
     fail<UnsupportedError>(
         where,
-        "\"optimizer\" puts parameters or states onto a grid, which Python does not. "
+        "\"optimizer\" rounds or stores parameters or states, which Python does not. "
         "Leave it out.");
   for (const policy::Rule& rule : file.rules.rules)
-    if (rule.accumulate)
-      fail<UnsupportedError>(
-          where, "a rule has \"accumulate\", which Python does not emulate. Leave it out.");
+    for (const auto& [entry, has] :
+         {std::pair{"accumulate", rule.accumulate.has_value()}, {"saved", rule.saved.has_value()}})
+      if (has)
+        fail<UnsupportedError>(where, "a rule has \"", entry,
+                               "\", which Python does not emulate. Leave it out.");
   return file;
 }
 

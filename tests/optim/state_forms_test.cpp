@@ -1,5 +1,5 @@
-// States in 8 and 4 bits (core/formats/coded_form.h): their codes beside torchao's, their bytes,
-// and trainings that store them. Kernels are compared in tests/kernels/update_test.cpp.
+// States in 8 and 4 bits (core/formats/coded_form.h): their codes compared with torchao's, their
+// bytes, and trainings that store them. Kernels are compared in tests/kernels/update_test.cpp.
 #include <bit>
 #include <cmath>
 #include <map>
@@ -275,14 +275,56 @@ TEST_CASE("coded states: what cannot be stored so is refused") {
       DTypeError);
   AdamW adamw({x});
   CHECK_THROWS_WITH_AS(adamw.set_state_formats({.by_name = {{"momentum_buffer", bf16}}}),
-                       "[AdamW] there is no state \"momentum_buffer\". It has exp_avg, exp_avg_sq, "
-                       "max_exp_avg_sq.",
+                       "[AdamW] the state \"momentum_buffer\" is unknown. Name one of exp_avg, "
+                       "exp_avg_sq, max_exp_avg_sq.",
                        UsageError);
   CHECK(adamw.set_state_formats(
       {.others = CodedForm::dynamic8, .by_name = {{"exp_avg_sq", CodedForm::dynamic4}}}));
   take_steps(adamw, 0, 1);
   CHECK(adamw.state_dict().contains("state.0.exp_avg.8bit"));
   CHECK(adamw.state_dict().contains("state.0.exp_avg_sq.4bit"));
+
+  NamedTensors state = adamw.state_dict();
+  state["state.0.exp_avg.8bit"] = zeros({20, 260});
+  CHECK_THROWS_WITH_AS(
+      adamw.load_state_dict(state),
+      "[AdamW.load_state_dict] the state does not fit: state.0.exp_avg.8bit is f32 "
+      "instead of u8. Load what the same kind of optimizer saved for the same "
+      "parameters.",
+      UsageError);
+  Adafactor adafactor({x});
+  take_steps(adafactor, 0, 1);
+  NamedTensors averages = adafactor.state_dict();
+  averages.erase("state.0.variance");
+  averages["state.0.variance.8bit"] = zeros({20, 260}, u8);
+  CHECK_THROWS_WITH_AS(adafactor.load_state_dict(averages),
+                       "[Adafactor.load_state_dict] the state does not fit: state.0.variance.8bit "
+                       "is in a form that this optimizer does not have. Load what the same kind of "
+                       "optimizer saved for the same parameters.",
+                       UsageError);
+}
+
+TEST_CASE("coded states: a policy that the optimizer cannot follow is refused") {
+  const auto read = [](const std::string& optimizer) {
+    return policy::read_text(
+        R"({"halftone_policy": 1, "name": "p", "extends": "fp32", "optimizer": )" + optimizer +
+        "}");
+  };
+  nn::Linear model(80, 70);
+  Lbfgs lbfgs(model.parameters());
+  CHECK_THROWS_WITH_AS(
+      amp::Training(read(R"({"states": {"exp_avg": {"stored": "8bit"}}})"), model, lbfgs),
+      "[amp.apply] p stores exp_avg as 8bit, and Lbfgs has no choice of formats. Use an optimizer "
+      "of optim/, or leave \"stored\" out.",
+      UsageError);
+  AdamW adamw(model.parameters());
+  amp::Training training(read(R"({"state_dtype": "8bit", "states": {"exp_avg": "e4m3"}})"), model,
+                         adamw);
+  training.backward(mean(square(training.forward(model, ones({4, 80})))));
+  CHECK_THROWS_WITH_AS(training.step(),
+                       "[policy p] the policy has a grid for the state exp_avg, which is stored as "
+                       "8bit. Leave the grid or the format out.",
+                       UsageError);
 }
 
 TEST_CASE("coded states: in policy files, under every strategy, with predicted bytes") {
