@@ -14,17 +14,30 @@
 
 namespace halftone {
 
-/// Returns the exponent bits of an IEEE-like format with that least exponent; 8 if there are none.
+/// Returns the exponent bits that the format's bits leave; else those of an IEEE-like format with
+/// that least exponent, or 8.
 static int exponent_bits_of(const NumberFormat& format) {
-  int bits = 2;
+  int bits = format.bits - format.significand_bits;
+  if (bits >= 2 && bits <= 8) return bits;
+  bits = 2;
   while (bits < 8 && 2 - (1 << (bits - 1)) != format.min_exponent) ++bits;
   return bits;
 }
 
-/// Returns the format that a file would make from its exponent and fraction.
+static int ieee_bias(int exponent_bits) { return (1 << (exponent_bits - 1)) - 1; }
+
+/// The numbers of ieee_like() times 2^(the bias there - bias).
+static NumberFormat with_bias(int exponent_bits, int fraction_bits, int bias) {
+  NumberFormat format = NumberFormat::ieee_like(exponent_bits, fraction_bits);
+  format.min_exponent = int16_t(1 - bias);
+  format.max = std::ldexp(format.max, ieee_bias(exponent_bits) - bias);
+  return format;
+}
+
+/// Returns the format that a file would make from its exponent, fraction and bias.
 static NumberFormat as_read(const NumberFormat& format) {
   NumberFormat read =
-      NumberFormat::ieee_like(exponent_bits_of(format), format.significand_bits - 1);
+      with_bias(exponent_bits_of(format), format.significand_bits - 1, 1 - format.min_exponent);
   read.max = format.max, read.infinity = format.infinity, read.subnormals = format.subnormals;
   return read;
 }
@@ -36,10 +49,19 @@ static void describe(Record& r, NumberFormat& format) {
     r.require(name, "\"exponent\" and \"fraction\" must both be there.");
   r.integer("exponent", exponent, 2, 8);
   r.integer("fraction", fraction, 0, 23);
-  if (r.reads()) format = NumberFormat::ieee_like(exponent, fraction);
+  const int usual = ieee_bias(exponent);
+  int bias = r.reads() ? usual : 1 - format.min_exponent;
+  r.integer("bias", bias, -126, 149, bias != usual);
+  if (r.reads()) format = with_bias(exponent, fraction, bias);
   r.number("max", format.max);
   r.flag("infinity", format.infinity);
   r.flag("subnormals", format.subnormals);
+}
+
+static void describe(Record& r, StochasticBits& random) {
+  r.require("bits", "\"bits\" is missing.");
+  r.integer("bits", random.bits, 1, 32);
+  r.word("variant", random.variant);
 }
 
 static void describe(Record& r, Clip& clip) {
@@ -55,11 +77,13 @@ namespace {
 using Words = std::vector<std::string_view>;
 
 Json fields_of(const NumberFormat& format) {
-  return {{"significand_bits", format.significand_bits},
-          {"min_exponent", format.min_exponent},
-          {"max", format.max},
-          {"subnormals", format.subnormals},
-          {"infinity", format.infinity}};
+  Json fields{{"significand_bits", format.significand_bits},
+              {"min_exponent", format.min_exponent},
+              {"max", format.max},
+              {"subnormals", format.subnormals},
+              {"infinity", format.infinity}};
+  if (format.codes != Codes::ieee) fields["codes"] = int(format.codes);
+  return fields;
 }
 
 /// A format by its name, or as an object; for hashes with all fields.
@@ -267,13 +291,34 @@ void describe_grid(Record& r, Quantizer& q, const Grids& grids) {
 
 }  // namespace
 
+namespace {
+
+void rounding_entries(Record& r, Quantizer& q) {
+  std::vector<Word<Rounding>> words;
+  for (int i = 0; i < rounding_count; ++i) words.push_back({name(Rounding(i)), Rounding(i)});
+  words.push_back({"away", Rounding::nearest_away});
+  const auto drawn = r.given("stochastic");
+  if (drawn && !r.given("rounding")) q.rounding = Rounding::stochastic;
+  r.word<Rounding>("rounding", q.rounding, std::span<const Word<Rounding>>(words),
+                   q.own == nullptr);
+  const bool draws = q.rounding == Rounding::stochastic;
+  if (!draws && r.reads()) q.random = {};
+  if (drawn && r.given("random_bits"))
+    drawn->refuse("\"random_bits\" says the same. Leave one out.");
+  const bool plain = q.random.variant == StochasticVariant::a;
+  r.when(draws, "stochastic rounding", [&] {
+    r.integer("random_bits", q.random.bits, 1, 32, draws && plain);
+    r.part("stochastic", "a stochastic rounding", q.random, draws && !plain);
+  });
+  r.word("overflow", q.saturation);
+}
+
+}  // namespace
+
 static void describe(Record& r, Quantizer& q, const Grids& grids) {
   r.remark("about");
   describe_grid(r, q, grids);
-  r.word("rounding", q.rounding, q.own == nullptr);
-  const bool draws = q.rounding == Rounding::stochastic;
-  if (!draws && r.reads()) q.random_bits = 32;
-  r.when(draws, "stochastic rounding", [&] { r.integer("random_bits", q.random_bits, 1, 32); });
+  rounding_entries(r, q);
   rotation_entry(r, q);
   r.entry("clip", q.clip, q.clip.any(), clip_in,
           [](const Clip& clip) { return Record::write(clip); });
@@ -281,11 +326,36 @@ static void describe(Record& r, Quantizer& q, const Grids& grids) {
   scale_entry(r, q, grids);
 }
 
+/// An accumulator of a machine, by its name.
+static Accumulator accumulator_named(const JsonValue& value) {
+  const std::string name = value.text();
+  Words known;
+  for (const NamedAccumulator& machine : named_accumulators()) {
+    if (machine.name == name) return machine.accumulator;
+    known.push_back(machine.name);
+  }
+  value.refuse_unknown("accumulator", name, known);
+}
+
 static void describe(Record& r, Accumulator& accumulator, const Grids& grids) {
-  r.require("format", "\"format\" is missing.");
+  const auto like = r.given("like");
+  if (!like) r.require("format", "\"format\" or \"like\" is missing.");
+  r.entry("like", accumulator, false, accumulator_named, [](const Accumulator&) { return Json(); });
   format_entry(r, "format", accumulator.grid, {}, grids);
   r.word("rounding", accumulator.rounding);
   r.integer("chunk", accumulator.chunk, 0, 1 << 30);
+  const bool steps = accumulator.fused > 0;
+  r.integer("fused", accumulator.fused, 1, 64, steps);
+  r.when(accumulator.fused > 0, "sums in steps", [&] {
+    r.word("align", accumulator.align);
+    const bool cuts = accumulator.align == Align::largest;
+    r.when(cuts, "sums aligned to the largest",
+           [&] { r.integer("fraction", accumulator.fraction, 1, 40); });
+    r.when(cuts || accumulator.align == Align::apart, "aligned sums", [&] {
+      r.integer("least_exponent", accumulator.least_exponent, -126, 0,
+                accumulator.least_exponent != -126);
+    });
+  });
 }
 
 namespace {
@@ -319,6 +389,16 @@ bool is_unsigned(const NumberFormat& format) {
   return format == formats::e8m0 || described(format).starts_with("ue");
 }
 
+/// Refuses a name of IEEE P3109 whose numbers are not floats.
+static void require_floats(const JsonValue& value, std::string_view name) {
+  const auto p3109 = P3109Format::named(name);
+  if (p3109 && !p3109->grid())
+    value.refuse(name, " has ", p3109->exponent_bits(),
+                 " bits of exponent, and values here are f32 numbers, which have 8. Choose a "
+                 "precision of at least ",
+                 p3109->precision + p3109->exponent_bits() - 8, '.');
+}
+
 NumberFormat Grids::format_in(const JsonValue& value) const {
   if (value.is_text()) {
     const std::string name = value.text();
@@ -327,6 +407,7 @@ NumberFormat Grids::format_in(const JsonValue& value) const {
       return own->second;
     }
     if (const auto format = number_format_named(name)) return *format;
+    require_floats(value, name);
     Words known;
     for (const NamedFormat& format : named_formats()) known.push_back(format.name);
     for (const auto& [own, format] : formats_) known.push_back(own);
@@ -359,6 +440,7 @@ Quantizer Grids::quantizer_in(const JsonValue& value) const {
 }
 
 Accumulator Grids::accumulator_in(const JsonValue& value) const {
+  if (value.is_text()) return accumulator_named(value);
   const Accumulator accumulator = Record::read(value, "an accumulator", Accumulator{}, *this);
   if (is_unsigned(accumulator.grid))
     value.find("format")->refuse(
@@ -380,6 +462,7 @@ Quantizer Grids::quantizer_named_at(const JsonValue& value) const {
   }
   if (const auto known = halftone::quantizer_named(name)) return *known;
   if (const auto own = own_quantizer_named(name)) return Quantizer{.own = own};
+  require_floats(value, name);
   Words known;
   for (const NamedFormat& format : named_formats()) known.push_back(format.name);
   for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
@@ -412,6 +495,8 @@ Json json_of(const NumberFormat& format) {
   for (const NamedFormat& known : named_formats())
     if (known.format == format) return std::string(known.name);
   if (const std::string known = described(format); known.starts_with("ue")) return known;
+  if (format.codes != Codes::ieee && number_format_named(described(format)))
+    return described(format);
   // The fields alone would count a bit of exponent in it.
   if (format.bits >= 3 && format.bits <= 16 && format == NumberFormat::integer(format.bits))
     return "int" + std::to_string(format.bits);
@@ -419,8 +504,8 @@ Json json_of(const NumberFormat& format) {
   if (format != as_read(format))
     fail<UsageError>("policy.write", "no file can say the grid of ", int(format.significand_bits),
                      " significand bits, least exponent ", int(format.min_exponent), " and ",
-                     int(format.bits), " bits: a file's grids have the bias and the bits of their ",
-                     "exponent. Use one of those, or keep the policy in code.");
+                     int(format.bits), " bits: a file's grids have as many bits as their sign, ",
+                     "exponent and fraction. Set them so, or keep the policy in code.");
   return Record::write(format);
 }
 
@@ -442,7 +527,11 @@ static Json json_of(const RoleRule& said, Json (*grid_of)(const Quantizer&)) {
   return grid_of(said.quantizer);
 }
 Json json_of(const RoleRule& said) { return json_of(said, json_of); }
-Json json_of(const Accumulator& accumulator) { return Record::write(accumulator, to_files); }
+Json json_of(const Accumulator& accumulator) {
+  for (const NamedAccumulator& machine : named_accumulators())
+    if (machine.accumulator == accumulator) return machine.name;
+  return Record::write(accumulator, to_files);
+}
 
 // --- for hashes
 

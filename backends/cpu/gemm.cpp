@@ -164,7 +164,7 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
     const float* const b_rows = floats_of_matrix(right, batch) + column;
     for (int64_t first = 0; first < k; first += chunk) {
       std::fill_n(sums, count, 0.0f);
-      kernels.accumulate_on(grid, accumulator.rounding, a_row + first, std::min(chunk, k - first),
+      kernels.accumulate_on(accumulator, grid, a_row + first, std::min(chunk, k - first),
                             b_rows + first * b_step, b_step, sums, count);
       kernels.accumulate(sums, totals, count);
     }

@@ -7,6 +7,7 @@
 #include <halftone/backends/cuda/tiles.h>
 #include <halftone/backends/cuda/values.h>
 #include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/sums.h>
 #include <halftone/core/formulas.h>
 #include <halftone/core/tensor.h>
 
@@ -128,7 +129,7 @@ struct Matrices {
   }
 };
 
-__global__ void accumulate_kernel(Grid grid, Rounding rounding, int64_t chunk, Matrices a,
+__global__ void accumulate_kernel(Accumulator unit, Grid grid, int64_t chunk, Matrices a,
                                   Matrices b, Operand bias, int64_t bias_step, Operand c,
                                   int64_t batches, int64_t m, int64_t n, int64_t k) {
   for (int64_t i = global_thread(); i < batches * m * n; i += all_threads()) {
@@ -136,13 +137,11 @@ __global__ void accumulate_kernel(Grid grid, Rounding rounding, int64_t chunk, M
     float total = 0;
     for (int64_t first = 0; first < k; first += chunk) {
       const int64_t end = first + chunk < k ? first + chunk : k;
-      float sum = 0;
-      for (int64_t p = first; p < end; ++p) {
-        const float longer =
-            rounded_sum(sum, rounded_product(a.at(batch, row, p), b.at(batch, p, column)));
-        sum = visit_rounding(rounding,
-                             [&]<Rounding r>() { return round_on<r, true>(grid, longer, 0); });
-      }
+      const float sum = visit_rounding(unit.rounding, [&]<Rounding r>() {
+        return sums::added<r>(unit, grid, end - first, 0, [&](int64_t i) {
+          return sums::Factors{a.at(batch, row, first + i), b.at(batch, first + i, column)};
+        });
+      });
       total = rounded_sum(total, sum);
     }
     if (bias.data) total = rounded_sum(total, load_as<float>(bias, column * bias_step));
@@ -158,8 +157,8 @@ void CudaBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Te
   using namespace cuda;
   if (c.numel() == 0) return;
   const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
-  launch(context_, accumulate_kernel, shape_for(context_, c.numel()),
-         grid_of(accumulator.grid, accumulator.rounding), accumulator.rounding,
+  launch(context_, accumulate_kernel, shape_for(context_, c.numel()), accumulator,
+         grid_of(accumulator.grid, accumulator.rounding),
          accumulator.chunk > 0 ? int64_t(accumulator.chunk) : (k > 0 ? k : 1), Matrices(a),
          Matrices(b), Operand(bias), bias.defined() ? bias.strides()[0] : int64_t(0), Operand(c),
          c.numel() / (m * n), m, n, k);

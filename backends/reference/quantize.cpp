@@ -8,6 +8,7 @@
 #include <halftone/backends/reference/rows.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/sums.h>
 #include <halftone/core/formats/survey.h>
 
 namespace halftone {
@@ -330,19 +331,21 @@ Line line_of(const Tensor& x, int64_t batch, int64_t index, int across, int alon
 float sum_of_products(const Grid& grid, const Accumulator& accumulator, const Tensor& a, Line row,
                       const Tensor& b, Line column, int64_t k) {
   const int64_t chunk = accumulator.chunk > 0 ? accumulator.chunk : std::max<int64_t>(k, 1);
+  const int64_t steps = accumulator.fused > 0 ? block_length / accumulator.fused : block_length;
+  const int64_t most = steps * std::max(accumulator.fused, 1);  // products loaded together
   float total = 0, left[block_length], right[block_length];
   for (int64_t first = 0; first < k; first += chunk) {
     const int64_t end = std::min(k, first + chunk);
     float sum = 0;
-    for (int64_t begin = first; begin < end; begin += block_length) {
-      const int64_t count = std::min(block_length, end - begin);
+    for (int64_t begin = first; begin < end; begin += most) {
+      const int64_t count = std::min(most, end - begin);
       load(a, row.offset + begin * row.step, row.step, count, left);
       load(b, column.offset + begin * column.step, column.step, count, right);
-      for (int64_t i = 0; i < count; ++i) {
-        const float longer = rounded_sum(sum, rounded_product(left[i], right[i]));
-        sum = visit_rounding(accumulator.rounding,
-                             [&]<Rounding r>() { return round_on<r, true>(grid, longer, 0); });
-      }
+      sum = visit_rounding(accumulator.rounding, [&]<Rounding r>() {
+        return sums::added<r>(accumulator, grid, count, sum, [&](int64_t i) {
+          return sums::Factors{left[i], right[i]};
+        });
+      });
     }
     total = rounded_sum(total, sum);
   }

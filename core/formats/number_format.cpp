@@ -33,6 +33,7 @@ int leading_number(std::string_view& text) {
 }
 
 std::optional<NumberFormat> parametric(std::string_view name) {
+  if (const auto p3109 = P3109Format::named(name)) return p3109->grid();
   if (name.starts_with("int")) {
     name.remove_prefix(3);
     const int bits = leading_number(name);
@@ -62,6 +63,50 @@ int64_t small_numbers(const NumberFormat& format) {
 
 }  // namespace
 
+std::optional<P3109Format> P3109Format::named(std::string_view name) {
+  P3109Format format;
+  if (!name.starts_with("binary")) return std::nullopt;
+  name.remove_prefix(6);
+  format.bits = leading_number(name);
+  if (!name.starts_with("p")) return std::nullopt;
+  name.remove_prefix(1);
+  format.precision = leading_number(name);
+  if (name != "se" && name != "sf" && name != "ue" && name != "uf") return std::nullopt;
+  format.has_sign = name[0] == 's', format.extended = name[1] == 'e';
+  const bool valid =
+      format.bits >= 3 && format.bits <= 16 && format.precision >= 1 && format.exponent_bits() >= 1;
+  return valid ? std::optional(format) : std::nullopt;
+}
+
+std::string P3109Format::name() const {
+  return "binary" + std::to_string(bits) + "p" + std::to_string(precision) +
+         (has_sign ? "s" : "u") + (extended ? "e" : "f");
+}
+
+P3109Format::Value P3109Format::value(int code) const {
+  using Kind = Value::Kind;
+  const int half = 1 << (bits - 1);
+  if (code == (has_sign ? half : 2 * half - 1)) return {.kind = Kind::nan};
+  const int sign = has_sign && code > half ? -1 : 1, magnitude = code - (sign < 0 ? half : 0);
+  if (magnitude > largest_code()) return {.kind = Kind::infinity, .significand = sign};
+  const int trailing = magnitude & ((1 << (precision - 1)) - 1),
+            field = magnitude >> (precision - 1);
+  const int hidden = field > 0 ? 1 << (precision - 1) : 0;
+  return {.significand = sign * (trailing + hidden),
+          .exponent = (field > 0 ? field : 1) - bias() - precision + 1};
+}
+
+std::optional<NumberFormat> P3109Format::grid() const {
+  if (exponent_bits() > 8) return std::nullopt;
+  const Value largest = value(largest_code());
+  return NumberFormat{.significand_bits = int16_t(precision),
+                      .min_exponent = int16_t(1 - bias()),
+                      .max = float(std::ldexp(largest.significand, largest.exponent)),
+                      .infinity = extended,
+                      .bits = uint8_t(bits),
+                      .codes = has_sign ? Codes::p3109_signed : Codes::p3109_unsigned};
+}
+
 std::span<const NamedFormat> named_formats() { return all_named; }
 
 std::optional<NumberFormat> number_format_named(std::string_view wanted) {
@@ -74,6 +119,13 @@ std::string described(const NumberFormat& format) {
   for (const NamedFormat& known : all_named)
     if (known.format == format) return std::string(known.name);
   PlainText text;
+  if (format.codes != Codes::ieee) {
+    const P3109Format p3109{.bits = format.bits,
+                            .precision = format.significand_bits,
+                            .has_sign = format.codes == Codes::p3109_signed,
+                            .extended = format.infinity};
+    if (P3109Format::named(p3109.name()) && p3109.grid() == format) return p3109.name();
+  }
   for (int exponent = 2; exponent <= 8; ++exponent)
     for (int fraction = 0; fraction <= 23; ++fraction)
       if (NumberFormat::ieee_like(exponent, fraction) == format) {
@@ -129,10 +181,62 @@ double number_at(const NumberFormat& format, int64_t i) {
   return std::ldexp(1 + std::ldexp(double(in_binade), 1 - p), int(format.min_exponent + binade));
 }
 
-// Checks the fields of an accumulator.
+// Accumulators of machines, and the fields of any.
+
+namespace {
+
+/// Steps of exact sums, cut to f32 or to 13 fraction bits.
+constexpr Accumulator cut_to(int32_t products, int32_t fraction,
+                             const NumberFormat& grid = formats::f32) {
+  return {.grid = grid, .rounding = Rounding::toward_zero, .fused = products, .fraction = fraction};
+}
+constexpr NumberFormat e8m13 = NumberFormat::ieee_like(8, 13);
+
+// NVIDIA and CDNA 3: MMA-Sim at commit c785138, by architecture and instruction; the last two:
+// Intel's manual (core/formats/sums.h).
+constexpr std::array<NamedAccumulator, 15> machines{{
+    {"v100-mma", "f16", cut_to(4, 23)},
+    {"a100-mma", "f16, bf16", cut_to(8, 24)},
+    {"a100-mma-tf32", "tf32", cut_to(4, 24)},
+    {"l40-mma", "f16, bf16", cut_to(8, 24)},
+    {"l40-mma-f8", "e4m3, e5m2", cut_to(16, 13, e8m13)},
+    {"h100-mma", "f16, bf16", cut_to(16, 25)},
+    {"h100-mma-tf32", "tf32", cut_to(8, 25)},
+    {"h100-wgmma", "f16, bf16", cut_to(16, 25)},
+    {"h100-wgmma-f8", "e4m3, e5m2", cut_to(32, 13, e8m13)},
+    {"b200-tcgen05", "f16, bf16", cut_to(16, 25)},
+    {"b200-tcgen05-tf32", "tf32", cut_to(8, 25)},
+    {"b200-tcgen05-f8", "e4m3, e5m2, MX", cut_to(32, 25)},
+    {"mi300-mfma", "f16, bf16", {.fused = 8, .align = Align::apart}},
+    {"avx512-bf16", "bf16", {.fused = 2, .align = Align::in_order}},
+    {"amx-bf16", "bf16", {.fused = 32, .align = Align::halves}},
+}};
+
+}  // namespace
+
+std::span<const NamedAccumulator> named_accumulators() { return machines; }
 
 void check_accumulator(std::string_view op, const Accumulator& accumulator) {
   check_format(op, accumulator.grid);
+  const int fused = accumulator.fused;
+  if (fused < 0 || fused > 64)
+    fail<UsageError>(op, "a step of an accumulator adds ", fused,
+                     " products. Choose 1 to 64, or 0 for one term after the other.");
+  if (fused > 0 && accumulator.chunk % fused != 0)
+    fail<UsageError>(op, "an accumulator adds up chunks of ", accumulator.chunk, " in steps of ",
+                     fused, ". Choose a multiple.");
+  if (accumulator.fraction < 1 || accumulator.fraction > 40)
+    fail<UsageError>(op, "an accumulator keeps ", accumulator.fraction,
+                     " fraction bits. Choose 1 to 40.");
+  if (accumulator.least_exponent < -126 || accumulator.least_exponent > 0)
+    fail<UsageError>(op, "the least exponent of an accumulator's operands is ",
+                     accumulator.least_exponent, ". Choose -126 to 0.");
+  const bool by_itself = accumulator.align == Align::in_order || accumulator.align == Align::halves;
+  if (fused > 0 && by_itself &&
+      (accumulator.grid != formats::f32 || accumulator.rounding != Rounding::nearest_even))
+    fail<UsageError>(op, "an accumulator with \"", name(accumulator.align), "\" has the grid ",
+                     described(accumulator.grid), ", ", name(accumulator.rounding),
+                     ". It adds in f32, to nearest even.");
   if (accumulator.rounding == Rounding::stochastic)
     fail<UsageError>(op,
                      "an accumulator rounds stochastically. Choose another rounding: products "

@@ -28,13 +28,30 @@ enum class Rounding : uint8_t {
   up,      // toward +infinity
   down,    // toward -infinity
   to_odd,  // inexact: the odd significand; a second rounding then errs no more than a single one
-  stochastic,  // the farther neighbor, with a probability that makes the expected value
-               // exact
+  stochastic,     // the farther neighbor, with a probability that makes the expected value
+                  // exact
+  max_magnitude,  // away from zero
 };
-inline constexpr int rounding_count = 7;
+inline constexpr int rounding_count = 8;
 template <>
 inline constexpr std::array<std::string_view, rounding_count> words_of<Rounding>{
-    "nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic"};
+    "nearest_even", "nearest_away", "toward_zero", "up",
+    "down",         "to_odd",       "stochastic",  "max_magnitude"};
+
+/// Decides what becomes of numbers beyond the largest one; the saturation modes of IEEE P3109.
+enum class Saturation : uint8_t {
+  none,       // as IEEE 754: infinity, if the format has one and the rounding does not point inward
+  finite,     // all become the largest number, infinity, too
+  propagate,  // finite numbers become the largest; infinity stays, if the format has one
+};
+template <>
+inline constexpr std::array<std::string_view, 3> words_of<Saturation>{"infinity", "saturate",
+                                                                      "propagate"};
+
+/// The order of a format's codes. In IEEE P3109's formats zero has no sign, and with one
+/// significand bit the even number of two is the one whose exponent has an even code; those without
+/// a sign turn numbers below 0 into 0, or, with Saturation::none, into NaN.
+enum class Codes : uint8_t { ieee, p3109_signed, p3109_unsigned };
 
 /// A grid of binary floating-point numbers: significands of `significand_bits` (hidden bit
 /// included), exponents from min_exponent to that of `max`, equal spacing below 2^min_exponent.
@@ -48,6 +65,7 @@ struct NumberFormat {
   bool infinity = true;
   /// bits of one number in a native encoding, for reports of bytes
   uint8_t bits = 32;
+  Codes codes = Codes::ieee;
 
   /// Returns a format of 1 sign bit and the given bits; the top exponent holds infinity and NaN.
   static constexpr NumberFormat ieee_like(int exponent_bits, int fraction_bits);
@@ -119,6 +137,32 @@ inline constexpr NumberFormat e8m0{.significand_bits = 1,
 inline constexpr NumberFormat int8 = NumberFormat::integer(8);
 }  // namespace formats
 
+/// A format of IEEE P3109 (interim report 4.0, 2026): binary<K>p<P><s|u><e|f>, of K bits, with a
+/// precision of P bits (the hidden one included), signed or not, extended (with infinities) or
+/// finite. Its exponent has a bias of half its codes.
+struct P3109Format {
+  int bits = 8, precision = 4;  // 3 to 16; 1 to bits, with a sign to bits - 1
+  bool has_sign = true, extended = true;
+
+  static std::optional<P3109Format> named(std::string_view name);
+  std::string name() const;
+  int exponent_bits() const { return bits - precision + (has_sign ? 0 : 1); }
+  int bias() const { return 1 << (exponent_bits() - 1); }
+  /// the code of the largest finite number
+  int largest_code() const {
+    return (1 << (has_sign ? bits - 1 : bits)) - 1 - extended - !has_sign;
+  }
+  /// The number of a code is significand * 2^exponent: exact, although no float may hold it.
+  struct Value {
+    enum class Kind : uint8_t { number, infinity, nan } kind = Kind::number;
+    int significand = 0, exponent = 0;  // of infinity: 1 or -1
+  };
+  /// code: below 2^bits.
+  Value value(int code) const;
+  /// Returns the grid, or none if its numbers are not f32 numbers: exponents of more than 8 bits.
+  std::optional<NumberFormat> grid() const;
+};
+
 struct NamedFormat {
   std::string_view name;
   NumberFormat format;
@@ -126,8 +170,9 @@ struct NamedFormat {
 /// f32 tf32 bf16 f16 e5m2 e4m3 e3m2 e2m3 e2m1 e8m0 int8.
 std::span<const NamedFormat> named_formats();
 /// Returns one of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "ueXmY"
-/// (unsigned_float, 2 <= X <= 7, 0 <= Y <= 8; ue8m0 is e8m0), or "intN" (3 <= N <= 16). The small
-/// named formats are OCP's: most have no infinity, unlike ieee_like.
+/// (unsigned_float, 2 <= X <= 7, 0 <= Y <= 8; ue8m0 is e8m0), or "intN" (3 <= N <= 16), or a
+/// P3109Format whose numbers are floats. The small named formats are OCP's: most have no infinity,
+/// unlike ieee_like.
 std::optional<NumberFormat> number_format_named(std::string_view name);
 /// Returns the format's name, if it has one; else its fields.
 std::string described(const NumberFormat& format);
@@ -150,28 +195,45 @@ struct Grid {
   float max = std::numeric_limits<float>::max();
   float above = 0, below = 0;  // the magnitude of a number rounded beyond max, by sign
   float infinite = 0;          // the magnitude of a rounded infinity
+  // The rest is read by the slower path only.
+  uint32_t by_code = 0;     // 1: one significand bit, and the exponent's code is even or odd
+  bool plain_zero = false;  // zero has no sign
+  bool no_sign = false;     // numbers below 0 become `negative`, -infinity `infinite_below`
+  bool sticky = false;      // stochastic: bits that are cut off below 2^-31 still count as more
+  float negative = 0, infinite_below = 0;
   /// Returns whether some numbers are so small that floats hold them as subnormals, so large that
-  /// 2^drop times them overflows, or as fine as floats: such grids need the slower path.
+  /// 2^drop times them overflows, or as fine as floats, or whether signs or ties differ from IEEE
+  /// 754's: such grids need the slower path.
   HT_HD constexpr bool is_wide() const {
     const auto greatest_field = int32_t(std::bit_cast<uint32_t>(max) >> 23);
     return least_field - 23 + drop < 1 || greatest_field + 1 + drop > 254 ||
-           least_field + subnormal_drop > 254 || drop == 0;
+           least_field + subnormal_drop > 254 || drop == 0 || plain_zero || sticky;
   }
 };
 
-/// saturate: finite numbers beyond max become max, whether or not the format has infinity.
-constexpr Grid grid_of(const NumberFormat& format, Rounding rounding, bool saturate = false) {
-  const float beyond =
-      format.infinity && !saturate ? std::numeric_limits<float>::infinity() : format.max;
-  // As IEEE 754: directed roundings that point inward stop at the largest number, which is odd.
-  const bool inward = rounding == Rounding::toward_zero || rounding == Rounding::to_odd;
+constexpr Grid grid_of(const NumberFormat& format, Rounding rounding,
+                       Saturation saturation = Saturation::none) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const bool overflows = saturation == Saturation::none;
+  const float beyond = format.infinity && overflows ? infinity : format.max;
+  // As IEEE 754: directed roundings that point inward stop at the largest number, which is odd. In
+  // P3109's signed formats it is even, so that infinity is odd.
+  const bool inward = rounding == Rounding::toward_zero ||
+                      (rounding == Rounding::to_odd && format.codes != Codes::p3109_signed);
+  const bool toward_0_from_below = rounding == Rounding::toward_zero || rounding == Rounding::up;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
   return {.drop = 24 - format.significand_bits,
           .subnormal_drop = format.subnormals ? 24 - format.significand_bits : 23,
           .least_field = format.min_exponent + 127,
           .max = format.max,
           .above = inward || rounding == Rounding::down ? format.max : beyond,
           .below = inward || rounding == Rounding::up ? format.max : beyond,
-          .infinite = format.infinity ? std::numeric_limits<float>::infinity() : format.max};
+          .infinite = format.infinity && saturation != Saturation::finite ? infinity : format.max,
+          .by_code = format.codes != Codes::ieee && format.significand_bits == 1,
+          .plain_zero = format.codes != Codes::ieee,
+          .no_sign = format.codes == Codes::p3109_unsigned,
+          .negative = overflows && !toward_0_from_below ? nan : 0,
+          .infinite_below = overflows ? nan : 0};
 }
 
 namespace detail {
@@ -186,6 +248,15 @@ HT_HD constexpr float choose(bool c, float a, float b) {
 }
 HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (bits & 0x80000000u));
+}
+/// Returns a number of the grid with the sign of `bits`. without: what a number below 0 becomes, if
+/// the grid has none.
+template <bool wide>
+HT_HD constexpr float signed_on(const Grid& grid, uint32_t bits, float magnitude, float without) {
+  if (!wide) return with_sign_of(bits, magnitude);
+  const bool keeps = !(grid.plain_zero && std::bit_cast<uint32_t>(magnitude) == 0);
+  const uint32_t sign = choose(keeps, bits & 0x80000000u, 0u);
+  return choose(grid.no_sign && sign != 0, without, with_sign_of(sign, magnitude));
 }
 }  // namespace detail
 
@@ -228,21 +299,26 @@ HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
   const int32_t lost = (missing > 0 ? grid.subnormal_drop : grid.drop) + missing;
   const int32_t cut = lost < 31 ? lost : 31;
   const uint32_t mask = (1u << cut) - 1;
+  uint32_t odd = significand >> cut & 1u;
+  if (wide) odd &= ~grid.by_code | uint32_t(field - grid.least_field + 1);
 
   uint32_t kept;
   if constexpr (rounding == Rounding::nearest_even)
-    kept = (significand + (mask >> 1) + (significand >> cut & mask & 1u)) >> cut;
+    kept = (significand + (mask >> 1) + (odd & mask)) >> cut;
   else if constexpr (rounding == Rounding::nearest_away)
     kept = (significand + (mask >> 1) + (mask & 1u)) >> cut;
   else if constexpr (rounding == Rounding::toward_zero) kept = significand >> cut;
   else if constexpr (rounding == Rounding::up) kept = (significand + (mask & ~if_negative)) >> cut;
   else if constexpr (rounding == Rounding::down) kept = (significand + (mask & if_negative)) >> cut;
   else if constexpr (rounding == Rounding::to_odd)
-    kept = (significand >> cut) | uint32_t((significand & mask) != 0);
+    kept = (significand >> cut) + (uint32_t((significand & mask) != 0) & ~odd);
+  else if constexpr (rounding == Rounding::max_magnitude) kept = (significand + mask) >> cut;
   else {
     // Far below the grid the probability is less than one bit of the random number at 31 bits.
     const int32_t deeper = lost - cut < 31 ? lost - cut : 31;
-    kept = ((significand >> deeper) + (random >> 1 >> (31 - cut))) >> cut;
+    uint32_t share = significand >> deeper;
+    if (wide) share |= uint32_t(grid.sticky && share << deeper != significand);
+    kept = (share + (random >> 1 >> (31 - cut))) >> cut;
   }
 
   const int32_t unit_field = field - 23 + lost;
@@ -251,7 +327,8 @@ HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
     unit = detail::choose(unit_field > 0, unit, 1u << ((unit_field + 22) & 31));
   const float value = float(int32_t(kept)) * std::bit_cast<float>(unit);
   const float beyond = detail::choose(if_negative != 0, grid.below, grid.above);
-  return detail::with_sign_of(bits, detail::choose(value > grid.max, beyond, value));
+  return detail::signed_on<wide>(grid, bits, detail::choose(value > grid.max, beyond, value),
+                                 grid.negative);
 }
 
 /// Rounds any x: NaN stays NaN, even if the format has none, so that a broken run is visible;
@@ -260,8 +337,8 @@ template <Rounding rounding, bool wide>
 HT_HD constexpr float round_on(const Grid& grid, float x, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const float finite = round_finite<rounding, wide>(grid, x, random);
-  const float number =
-      detail::choose(magnitude == 0x7f800000u, detail::with_sign_of(bits, grid.infinite), finite);
+  const float infinite = detail::signed_on<wide>(grid, bits, grid.infinite, grid.infinite_below);
+  const float number = detail::choose(magnitude == 0x7f800000u, infinite, finite);
   return detail::choose(magnitude > 0x7f800000u, x, number);
 }
 
@@ -276,30 +353,57 @@ HT_HD constexpr decltype(auto) visit_rounding(Rounding rounding, Function&& func
     case Rounding::down: return function.template operator()<Rounding::down>();
     case Rounding::to_odd: return function.template operator()<Rounding::to_odd>();
     case Rounding::stochastic: return function.template operator()<Rounding::stochastic>();
+    case Rounding::max_magnitude: return function.template operator()<Rounding::max_magnitude>();
   }
   return function.template operator()<Rounding::nearest_even>();
 }
 
 /// Rounds x to the grid of a format, for one number at a time.
 HT_HD constexpr float round_to(const NumberFormat& format, float x,
-                               Rounding rounding = Rounding::nearest_even, uint32_t random = 0) {
-  const Grid grid = grid_of(format, rounding);
+                               Rounding rounding = Rounding::nearest_even, uint32_t random = 0,
+                               Saturation saturation = Saturation::none) {
+  const Grid grid = grid_of(format, rounding, saturation);
   return visit_rounding(rounding, [&]<Rounding r>() { return round_on<r, true>(grid, x, random); });
 }
 
-// A model of the accumulator in which a product adds up its terms: after each term the sum is
-// rounded to a grid. Real tensor cores align a few products to the largest exponent and cut them
-// off. This model does not claim to be one of them (docs/number_formats.md).
+// Models of the accumulator in which a product adds up its terms: after each term the sum is
+// rounded to a grid, or the terms are added up as a tensor core adds them (core/formats/sums.h).
+
+/// How a step of several products adds them to the sum.
+enum class Align : uint8_t {
+  largest,  // exact products and the sum lose what is below `fraction` bits of the largest exponent
+            // among them, and are added exactly: NVIDIA
+  apart,    // so do the products, to 24 bits; their sum, to 31 bits, and the sum so far, to 24, are
+            // then aligned and floored: CDNA 3
+  in_order,  // one fused multiply-add after the other, subnormals are 0: AVX512-BF16
+  halves,  // even and odd products apart, each in order from 0; then the sum of both is added: AMX
+};
+template <>
+inline constexpr std::array<std::string_view, 4> words_of<Align>{"largest", "apart", "in_order",
+                                                                 "halves"};
 
 /// Describes how sums are rounded. Within a chunk sum = on(sum + a_k b_k), in order of k; the
-/// product and the sum are floats rounded to nearest. Chunks are added up in f32, in order. The
-/// bias is added last, and one rounding to the dtype of the result follows.
+/// product and the sum are floats rounded to nearest. With `fused`, on() follows the exact sum of a
+/// step. Chunks are added up in f32, in order. The bias is added last, and one rounding to the
+/// dtype of the result follows.
 struct Accumulator {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
   int32_t chunk = 0;  // 0: all of k is one chunk
+  int32_t fused = 0;  // products of a step, up to 64; 0: one term after the other
+  Align align = Align::largest;
+  int32_t fraction = 25;          // of Align::largest, up to 40
+  int32_t least_exponent = -126;  // of operands: smaller ones are subnormal
   bool operator==(const Accumulator&) const = default;
 };
+
+/// An accumulator of a real machine, by its name and the operands for which it was measured.
+struct NamedAccumulator {
+  std::string_view name, operands;
+  Accumulator accumulator;
+};
+/// core/formats/sums.h has their sources.
+std::span<const NamedAccumulator> named_accumulators();
 
 /// Throws UsageError of `op` for stochastic rounding, a negative chunk or an invalid grid.
 void check_accumulator(std::string_view op, const Accumulator& accumulator);

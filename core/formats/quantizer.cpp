@@ -218,8 +218,11 @@ std::string described(const Quantizer& quantizer) {
   if (quantizer.clip.quantile) text << ", clipped at the quantile " << *quantizer.clip.quantile;
   if (quantizer.average > 0) text << ", by an average (" << quantizer.average << ")";
   if (quantizer.rounding != Rounding::nearest_even) text << ", " << name(quantizer.rounding);
-  if (quantizer.rounding == Rounding::stochastic && quantizer.random_bits != 32)
-    text << " (" << quantizer.random_bits << " bits)";
+  if (quantizer.rounding == Rounding::stochastic && quantizer.random.bits != 32)
+    text << " (" << quantizer.random.bits << " bits)";
+  if (quantizer.random.variant != StochasticVariant::a)
+    text << ", variant " << name(quantizer.random.variant);
+  if (quantizer.saturation) text << ", beyond the largest: " << name(*quantizer.saturation);
   return text.str();
 }
 
@@ -231,14 +234,16 @@ bool Quantizer::draws() const {
 
 bool Quantizer::exact_in(DType dtype) const {
   if (!table.empty() || own) return dtype == halftone::f32;
+  const int least = grid.min_exponent - grid.significand_bits + 1;  // all are multiples of 2^least
   switch (dtype) {
     case halftone::f32: return true;
     // A product with a power of two keeps the significand, and bf16 has the exponents of floats.
     case halftone::bf16:
-      return grid.significand_bits <= 8 && hadamard == 0 && scales_are_powers_of_two(scaling);
+      return grid.significand_bits <= 8 && least >= -133 && hadamard == 0 &&
+             scales_are_powers_of_two(scaling);
     case halftone::f16:
-      return grid.significand_bits <= 11 && grid.max <= formats::f16.max && hadamard == 0 &&
-             scaling.per == Scaling::Per::none;
+      return grid.significand_bits <= 11 && least >= -24 && grid.max <= formats::f16.max &&
+             hadamard == 0 && scaling.per == Scaling::Per::none;
     default: return false;
   }
 }
@@ -258,10 +263,17 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer) {
                        "\" rounds by its own function, and has a format, a table, a rounding or a "
                        "scale as well. Leave those out.");
   }
+  if (quantizer.saturation && (quantizer.own || !quantizer.table.empty()))
+    fail<UsageError>(op, "numbers beyond a ", quantizer.own ? "function" : "table",
+                     " are to become ", name(*quantizer.saturation),
+                     ". Only a format has an infinity: leave it out.");
   if (quantizer.table.empty()) check_format(op, quantizer.grid);
   else check_table(op, quantizer);
-  if (quantizer.random_bits < 1 || quantizer.random_bits > 32)
-    fail<UsageError>(op, "stochastic rounding has ", quantizer.random_bits,
+  if (quantizer.random.variant != StochasticVariant::a && quantizer.random.bits > 24)
+    fail<UsageError>(op, "stochastic rounding of variant ", name(quantizer.random.variant), " has ",
+                     quantizer.random.bits, " random bits. It can have up to 24.");
+  if (quantizer.random.bits < 1 || quantizer.random.bits > 32)
+    fail<UsageError>(op, "stochastic rounding has ", quantizer.random.bits,
                      " random bits. Choose 1 to 32.");
   if (quantizer.hadamard != 0 &&
       (!is_power_of_two(quantizer.hadamard) || quantizer.hadamard < 2 || quantizer.hadamard > 128))
@@ -288,10 +300,15 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   const bool scaled = scaling.per != Scaling::Per::none;
   QuantizeNumbers n;
-  n.grid = grid_of(quantizer.grid, quantizer.rounding, scaled);
-  n.scale_grid = grid_of(scaling.scale_format, scaling.scale_rounding, true);
+  const Saturation saturation = scaled ? Saturation::propagate : Saturation::none;
+  n.grid = grid_of(quantizer.grid, quantizer.rounding, quantizer.saturation.value_or(saturation));
+  n.scale_grid = grid_of(scaling.scale_format, scaling.scale_rounding, Saturation::propagate);
   n.rounding = quantizer.rounding;
-  n.random_mask = 0xffffffffu << (32 - quantizer.random_bits);
+  n.random_bits.kept = 0xffffffffu << (32 - quantizer.random.bits);
+  if (quantizer.random.variant != StochasticVariant::a)
+    n.random_bits.half = 1u << (31 - quantizer.random.bits);
+  if (quantizer.random.variant == StochasticVariant::c)
+    n.random_bits.odd = 1u << (32 - quantizer.random.bits), n.grid.sticky = true;
   n.wide = n.grid.is_wide();
   n.per = scaling.per;
   n.from_history = scaling.from_history, n.power_of_two = scaling.power_of_two;

@@ -120,11 +120,27 @@ struct Clip {
   bool operator==(const Clip&) const = default;
 };
 
+/// The three stochastic roundings of IEEE P3109 with N random bits R. a: up if R is at least the
+/// share above which it would be exact; b: R + 1/2 in its place; c: the share is rounded to N bits
+/// first, to nearest even.
+enum class StochasticVariant : uint8_t { a, b, c };
+template <>
+inline constexpr std::array<std::string_view, 3> words_of<StochasticVariant>{"A", "B", "C"};
+
+/// The random numbers of stochastic rounding.
+struct StochasticBits {
+  int32_t bits =
+      32;  // upper bits used from the 32 random ones; at most 24 for the variants b and c
+  StochasticVariant variant = StochasticVariant::a;
+  bool operator==(const StochasticBits&) const = default;
+};
+
 struct Quantizer {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
-  /// for stochastic rounding: the number of upper bits used from the 32 random ones
-  int32_t random_bits = 32;
+  StochasticBits random{};
+  /// its own choice: none; with a scale propagate
+  std::optional<Saturation> saturation{};
   Scaling scaling{};
   /// 2, 4, ... 128: the number of neighbors along columns that are rotated first, and back: y = H^T
   /// Q(H x). H is the orthogonal Hadamard matrix times signs: neighbor j is negated if bit j of
@@ -205,11 +221,22 @@ struct Scale {
 /// The representation of a block's scale.
 enum class ScaleKind : uint8_t { power_of_two, f32, on_grid };
 
+/// Turns 32 random bits into those of a stochastic rounding.
+struct RandomBits {
+  uint32_t kept = 0xffffffffu;
+  uint32_t half = 0;  // the bit below them, for the variants b and c
+  uint32_t odd = 0;   // the last of them, for the variant c: ties with an odd R do not go up
+  HT_HD constexpr uint32_t operator()(uint32_t random) const {
+    const uint32_t r = random & kept;
+    return (r | half) - uint32_t((r & odd) != 0);
+  }
+};
+
 /// The numbers of a quantizer that kernels need, by value.
 struct QuantizeNumbers {
   Grid grid{}, scale_grid{};
   Rounding rounding = Rounding::nearest_even;
-  uint32_t random_mask = 0xffffffffu;
+  RandomBits random_bits{};
   bool wide = false;
   // scales
   Scaling::Per per = Scaling::Per::none;
@@ -329,8 +356,8 @@ HT_HD constexpr float quantize_scaled(const Grid& grid, const Scale& scale, floa
                                       uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const float finite = round_finite<rounding, wide>(grid, scaled, random);
-  const float number =
-      detail::choose(magnitude == 0x7f800000u, detail::with_sign_of(bits, grid.infinite), finite);
+  const float infinite = detail::signed_on<wide>(grid, bits, grid.infinite, grid.infinite_below);
+  const float number = detail::choose(magnitude == 0x7f800000u, infinite, finite);
   return detail::choose(magnitude > 0x7f800000u, x, number * scale.out * scale.tail);
 }
 HT_HD constexpr float scaled_in(const QuantizeNumbers& n, const Scale& scale, float x) {
@@ -358,6 +385,7 @@ HT_HD constexpr float round_to_table(const float* table, int32_t count, Rounding
       up = double(random) * 0x1p-32 < below / (double(table[high]) - double(table[low]));
       break;
     case Rounding::nearest_away: up = x < 0 ? above < below : above <= below; break;
+    case Rounding::max_magnitude: up = x > 0 && below > 0; break;
     default: up = above < below || (above == below && high % 2 == 0);
   }
   return table[up ? high : low];
@@ -365,7 +393,7 @@ HT_HD constexpr float round_to_table(const float* table, int32_t count, Rounding
 HT_HD constexpr float quantize_by_table(const QuantizeNumbers& n, const Scale& scale, float x,
                                         float scaled, uint32_t random) {
   const float number =
-      round_to_table(n.table, n.table_count, n.rounding, scaled, random & n.random_mask);
+      round_to_table(n.table, n.table_count, n.rounding, scaled, n.random_bits(random));
   return magnitude_bits(x) > 0x7f800000u ? x : number * scale.out * scale.tail;
 }
 
@@ -374,10 +402,11 @@ HT_HD constexpr float quantize_element(const QuantizeNumbers& n, const Scale& sc
                                        uint32_t random) {
   const float scaled = scaled_in(n, scale, x);
   if (n.table_count > 0) return quantize_by_table(n, scale, x, scaled, random);
-  return visit_rounding(n.rounding, [&]<Rounding r>() {
-    return n.wide ? quantize_scaled<r, true>(n.grid, scale, x, scaled, random & n.random_mask)
-                  : quantize_scaled<r, false>(n.grid, scale, x, scaled, random & n.random_mask);
-  });
+  return visit_rounding(
+      n.rounding, [&]<Rounding r>() __attribute__((always_inline)) {
+        return n.wide ? quantize_scaled<r, true>(n.grid, scale, x, scaled, n.random_bits(random))
+                      : quantize_scaled<r, false>(n.grid, scale, x, scaled, n.random_bits(random));
+      });
 }
 
 /// Ends a step for one tensor whose scaling is from history: see Backend::next_scales().

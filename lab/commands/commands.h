@@ -237,7 +237,8 @@ std::vector<float> inputs_of(const NumberFormat& format, int64_t count);
 
 /// Returns what a search over the grid in f64 finds for x. word: 32 random bits, read by stochastic
 /// rounding only.
-float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word = 0);
+float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word = 0,
+                      Saturation saturation = Saturation::none);
 
 /// The result of a comparison of quantize() with a search over the grid in f64.
 struct Exhaustive {
@@ -247,6 +248,6 @@ struct Exhaustive {
 /// Rounds the floats with the bits from `first` up to, without, `last` to a format of at most 8
 /// bits. Throws UsageError for a longer format.
 Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
-                       uint64_t first = 0, uint64_t last = uint64_t(1) << 32);
+                       Saturation saturation = Saturation::none, uint64_t first = 0, uint64_t last = uint64_t(1) << 32);
 
 }  // namespace halftone::lab

@@ -291,10 +291,11 @@ namespace {
 
 struct VectorsOptions {
   std::string format{}, quantizer{};  // at least one; both: the quantizer with that grid
-  std::string rounding{};             // one of the seven; "": all
+  std::string rounding{};             // "": all
+  std::string overflow = "infinity";  // for `exhaustive`
   int64_t count = 128;                // inputs of a format; of a quantizer: of each case, at least
   std::string output{};               // .safetensors or .jsonl; without a name: a folder
-  bool exhaustive = false;
+  bool exhaustive = false, table = false;
 };
 
 std::vector<Rounding> vectors_roundings(const VectorsOptions& options) {
@@ -310,12 +311,42 @@ std::vector<Rounding> vectors_roundings(const VectorsOptions& options) {
                    ". Known: ", known, ".");
 }
 
+Saturation vectors_saturation(const VectorsOptions& options) {
+  if (const auto saturation = named<Saturation>(options.overflow)) return *saturation;
+  fail<UsageError>(vectors_op, "--overflow is ", quoted(options.overflow),
+                   ". Choose infinity, saturate or propagate.");
+}
+
+/// Prints the number of each code, as the value tables of P3109 have them.
+void print_codes(const std::string& name) {
+  const auto format = P3109Format::named(name);
+  if (!format)
+    fail<UsageError>(vectors_op, "--table is for formats of IEEE P3109, and ", quoted(name),
+                     " is none. Name one, such as binary8p4se.");
+  std::string lines = "codepoint,value\n";
+  for (int code = 0; code < 1 << format->bits; ++code) {
+    const P3109Format::Value value = format->value(code);
+    PlainText line;
+    line << "0x" << std::hex << code << ',' << (value.significand < 0 ? "-" : "");
+    switch (value.kind) {
+      case P3109Format::Value::Kind::nan: line << "NaN"; break;
+      case P3109Format::Value::Kind::infinity: line << "Inf"; break;
+      case P3109Format::Value::Kind::number:
+        line << "0x" << std::abs(value.significand) << 'p' << std::dec << std::showpos
+             << value.exponent;
+    }
+    lines += line.str() + '\n';
+  }
+  std::cout << lines;
+}
+
 NumberFormat vectors_format(const std::string& name) {
   if (const auto format = number_format_named(name)) return *format;
   std::string known;
   for (const NamedFormat& named : named_formats()) known += std::string(named.name) + ' ';
   fail<UsageError>(vectors_op, "there is no format named ", quoted(name), ". Known: ", known,
-                   "and eXmY (2 <= X <= 8, 0 <= Y <= 23), intN (3 <= N <= 16).");
+                   "and eXmY (2 <= X <= 8, 0 <= Y <= 23), intN (3 <= N <= 16), and IEEE P3109's ",
+                   "whose exponents have up to 8 bits, such as binary8p4se.");
 }
 
 Quantizer vectors_quantizer(const VectorsOptions& options) {
@@ -340,14 +371,16 @@ void write_vectors(const std::filesystem::path& path, const Vectors& vectors) {
   std::cout << "wrote " << printable(path.string()) << '\n';
 }
 
-/// Every named format and every ready-made quantizer, a file for each.
+/// Every named format, four of IEEE P3109, and every ready-made quantizer, a file for each.
 void write_all_vectors(const VectorsOptions& options, const std::vector<Rounding>& roundings) {
   const std::filesystem::path folder(options.output);
   files::make_directories(vectors_op, folder);
-  for (const NamedFormat& named : named_formats()) {
-    const std::string name(named.name);
+  std::vector<std::string_view> names{"binary8p4se", "binary8p3sf", "binary6p3ue", "binary8p1uf"};
+  for (const NamedFormat& named : named_formats()) names.push_back(named.name);
+  for (const std::string_view format : names) {
+    const std::string name(format);
     write_vectors(folder / (name + ".safetensors"),
-                  vectors_of(name, {.grid = named.format}, roundings, options.count));
+                  vectors_of(name, {.grid = *number_format_named(name)}, roundings, options.count));
   }
   for (const std::string_view ready : ready_made_quantizers()) {
     const std::string name(ready);
@@ -359,7 +392,8 @@ void write_all_vectors(const VectorsOptions& options, const std::vector<Rounding
 int compare_with_search(const VectorsOptions& options, const std::vector<Rounding>& roundings) {
   if (!options.quantizer.empty())
     fail<UsageError>(vectors_op, "--exhaustive rounds without a scale. Leave out --quantizer.");
-  const Exhaustive result = compare_all(vectors_format(options.format), roundings);
+  const Exhaustive result = compare_all(vectors_format(options.format), roundings,
+                                        vectors_saturation(options));
   std::cout << options.format << ": every f32, " << roundings.size()
             << " roundings: " << result.compared << " comparisons, " << result.different
             << " differ\n";
@@ -369,6 +403,7 @@ int compare_with_search(const VectorsOptions& options, const std::vector<Roundin
 
 /// Writes the file or the files, or compares all floats. Returns the exit code: 1 if one differs.
 int run_vectors(const VectorsOptions& options) {
+  if (options.table) return print_codes(options.format), 0;
   const std::vector<Rounding> roundings = vectors_roundings(options);
   const bool all = options.format.empty() && options.quantizer.empty();
   if (options.exhaustive && !options.format.empty()) return compare_with_search(options, roundings);
@@ -391,10 +426,11 @@ int run_vectors(const VectorsOptions& options) {
 Work add_vectors(CLI::App& app, const Context&) {
   auto options = std::make_shared<VectorsOptions>();
   app.add_option("format", options->format,
-                 "a format (e4m3, e5m6, int4, ...); without it and --quantizer: all named ones");
+                 "a format (e4m3, e5m6, int4, binary8p4se, ...); without it and --quantizer: all "
+                 "named ones");
   app.add_option("--quantizer", options->quantizer,
                  list_of(ready_made_quantizers()) + "; with a format, that is its grid");
-  app.add_option("--rounding", options->rounding, "one of the seven; default: all");
+  app.add_option("--rounding", options->rounding, "one of " + list_of(words_of<Rounding>) + "; default: all");
   app.add_option("--count", options->count,
                  "inputs; a quantizer has at least as many in each of its three cases")
       ->capture_default_str();
@@ -403,6 +439,10 @@ Work add_vectors(CLI::App& app, const Context&) {
   app.add_flag("--exhaustive", options->exhaustive,
                "round all 2^32 floats to a format of at most 8 bits and search each result in "
                "f64; exit code 1 if any differs");
+  app.add_option("--overflow", options->overflow,
+                 "with --exhaustive: " + list_of(words_of<Saturation>))
+      ->capture_default_str();
+  app.add_flag("--table", options->table, "print the number of each code of a P3109 format");
   return [options] { return run_vectors(*options); };
 }
 
@@ -422,17 +462,19 @@ std::vector<double> grid_and_one_more(const NumberFormat& format) {
   return numbers;
 }
 
-/// Returns whether a magnitude between low and high becomes high.
-bool goes_up(Rounding rounding, double low, double x, double high, bool negative, uint32_t word) {
+/// Returns whether a magnitude between low and high becomes high. odd: whether low has an odd
+/// significand, or, in IEEE P3109's formats, an odd code.
+bool goes_up(Rounding rounding, double low, double x, double high, bool negative, bool odd,
+             uint32_t word) {
   const double middle = (low + high) / 2;
-  const auto odd = [&] { return std::fmod(low / (high - low), 2) != 0; };
   switch (rounding) {
-    case Rounding::nearest_even: return x > middle || (x == middle && odd());
+    case Rounding::nearest_even: return x > middle || (x == middle && odd);
     case Rounding::nearest_away: return x >= middle;
     case Rounding::toward_zero: return false;
     case Rounding::up: return !negative && x > low;
     case Rounding::down: return negative && x > low;
-    case Rounding::to_odd: return x > low && !odd();
+    case Rounding::to_odd: return x > low && !odd;
+    case Rounding::max_magnitude: return x > low;
     case Rounding::stochastic: break;
   }
   // Both have 31 bits if x has more: docs/number_formats.md.
@@ -441,18 +483,25 @@ bool goes_up(Rounding rounding, double low, double x, double high, bool negative
   return deep ? cut + double(word >> 1) * 0x1p-31 >= 1 : share + double(word) * 0x1p-32 >= 1;
 }
 
-/// The result for a magnitude beyond max, before its sign.
-double beyond(const NumberFormat& format, Rounding rounding, bool negative) {
-  const bool inward = rounding == Rounding::toward_zero || rounding == Rounding::to_odd ||
-                      rounding == (negative ? Rounding::up : Rounding::down);
-  return format.infinity && !inward ? double(std::numeric_limits<float>::infinity())
-                                    : double(format.max);
+/// The result for a magnitude beyond max, before its sign. P3109's signed formats have an odd code
+/// for infinity, all others for max.
+double beyond(const NumberFormat& format, Rounding rounding, Saturation saturation,
+              bool negative) {
+  const bool inward =
+      rounding == Rounding::toward_zero || rounding == (negative ? Rounding::up : Rounding::down) ||
+      (rounding == Rounding::to_odd && format.codes != Codes::p3109_signed);
+  return format.infinity && saturation == Saturation::none && !inward
+             ? double(std::numeric_limits<float>::infinity())
+             : double(format.max);
 }
 
 class GridSearch {
  public:
-  GridSearch(const NumberFormat& format, Rounding rounding)
-      : format_(format), rounding_(rounding), numbers_(grid_and_one_more(format)) {}
+  GridSearch(const NumberFormat& format, Rounding rounding, Saturation saturation)
+      : format_(format),
+        rounding_(rounding),
+        saturation_(saturation),
+        numbers_(grid_and_one_more(format)) {}
 
   /// Returns the bits of the result. Magnitudes rise from call to call, mostly: the search begins
   /// where the last one ended.
@@ -460,23 +509,37 @@ class GridSearch {
     const bool negative = bits >> 31 != 0;
     const auto x = double(std::bit_cast<float>(bits & 0x7fffffffu));
     if (std::isnan(x)) return bits;
+    const bool infinite = format_.infinity && saturation_ != Saturation::finite;
     const double result =
-        std::isinf(x) ? (format_.infinity ? x : double(format_.max)) : magnitude(x, negative, word);
-    return std::bit_cast<uint32_t>(float(result)) | (bits & 0x80000000u);
+        std::isinf(x) ? (infinite ? x : double(format_.max)) : magnitude(x, negative, word);
+    if (format_.codes == Codes::ieee || result != 0) {
+      if (format_.codes == Codes::p3109_unsigned && negative) return without_sign(std::isinf(x));
+      return std::bit_cast<uint32_t>(float(result)) | (bits & 0x80000000u);
+    }
+    return 0;
   }
 
  private:
   double magnitude(double x, bool negative, uint32_t word) {
-    if (x >= numbers_.back()) return beyond(format_, rounding_, negative);
+    if (x >= numbers_.back()) return beyond(format_, rounding_, saturation_, negative);
     while (numbers_[at_] > x) --at_;
     while (numbers_[at_ + 1] <= x) ++at_;
-    const bool up = goes_up(rounding_, numbers_[at_], x, numbers_[at_ + 1], negative, word);
-    const double found = numbers_[at_ + std::size_t(up)];
-    return found > double(format_.max) ? beyond(format_, rounding_, negative) : found;
+    const double low = numbers_[at_], high = numbers_[at_ + 1];
+    const bool odd = format_.codes == Codes::ieee ? std::fmod(low / (high - low), 2) != 0
+                                                  : at_ % 2 != 0;
+    const bool up = goes_up(rounding_, low, x, high, negative, odd, word);
+    const double found = up ? high : low;
+    return found > double(format_.max) ? beyond(format_, rounding_, saturation_, negative) : found;
+  }
+  /// The result for a number that is below 0 on a grid without a sign.
+  uint32_t without_sign(bool infinite) const {
+    const bool to_zero = rounding_ == Rounding::toward_zero || rounding_ == Rounding::up;
+    return saturation_ != Saturation::none || (to_zero && !infinite) ? 0 : nan_magnitude;
   }
 
   NumberFormat format_;
   Rounding rounding_;
+  Saturation saturation_;
   std::vector<double> numbers_;
   std::size_t at_ = 0;
 };
@@ -492,12 +555,14 @@ std::string difference(uint32_t bits, Rounding rounding, uint32_t found, uint32_
 
 }  // namespace
 
-float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word) {
-  return std::bit_cast<float>(GridSearch(format, rounding)(std::bit_cast<uint32_t>(x), word));
+float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word,
+                      Saturation saturation) {
+  return std::bit_cast<float>(
+      GridSearch(format, rounding, saturation)(std::bit_cast<uint32_t>(x), word));
 }
 
 Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
-                       uint64_t first, uint64_t last) {
+                       Saturation saturation, uint64_t first, uint64_t last) {
   if (format.bits > 8)
     fail<UsageError>(vectors_op, "--exhaustive is for formats of at most 8 bits, and ",
                      described(format), " has ", int(format.bits), ". Leave it out.");
@@ -509,14 +574,14 @@ Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& 
     for (int64_t i = 0; i < count; ++i)
       x.data<float>()[i] = std::bit_cast<float>(uint32_t(from + uint64_t(i)));
     for (const Rounding rounding : roundings) {
-      const Quantizer quantizer{.grid = format, .rounding = rounding};
+      const Quantizer quantizer{.grid = format, .rounding = rounding, .saturation = saturation};
       const RandomKey key{search_seed, from / 4};
       const Tensor y = quantized(x, {.quantizer = quantizer, .key = key});
       const float* const values = y.data<float>();
       int64_t different = 0;
 #pragma omp parallel for schedule(static) reduction(+ : different)
       for (int64_t part = 0; part < (count + 4095) / 4096; ++part) {
-        GridSearch search(format, rounding);
+        GridSearch search(format, rounding, saturation);
         for (int64_t i = part * 4096; i < std::min(count, (part + 1) * 4096); ++i) {
           const uint32_t bits = uint32_t(from + uint64_t(i));
           const uint32_t word =
@@ -525,7 +590,7 @@ Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& 
                   : 0;
           const uint32_t expected = search(bits, word);
           const uint32_t found = std::bit_cast<uint32_t>(values[i]);
-          if (found == expected) continue;
+          if (found == expected || (expected == nan_magnitude && std::isnan(values[i]))) continue;
           ++different;
           const std::lock_guard lock(guard);
           if (result.first.empty()) result.first = difference(bits, rounding, found, expected);

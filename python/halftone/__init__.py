@@ -3,9 +3,9 @@
     import halftone as ht
     y = ht.quantize(x, "nvfp4", axis=-1, seed=3)
 """
-from ._native import Format, Quantizer, formats, manual_seed, quantizers, roundings
+from ._native import Format, Quantizer, accumulators, formats, manual_seed, quantizers, roundings
 from .errors import DeviceError, DTypeError, Error, FormatError, ShapeError, UnsupportedError, UsageError
-from .numbers import quantize, round_to
+from .numbers import matmul, quantize, round_to
 from .policies import Policy
 from .runs import read_runs
 
@@ -13,5 +13,5 @@ __version__ = "0.1.0"
 __all__ = [
     "DTypeError", "DeviceError", "Error", "Format", "FormatError", "Policy", "Quantizer", "ShapeError",
     "UnsupportedError", "UsageError", "formats", "manual_seed", "quantize", "quantizers", "read_runs",
-    "round_to", "roundings",
+    "matmul", "round_to", "roundings",
 ]

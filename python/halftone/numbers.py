@@ -1,8 +1,9 @@
-"""quantize() and round_to()."""
+"""quantize(), round_to() and matmul()."""
+import json
 import operator
 
 from . import _native
-from .arrays import is_torch, to_numpy
+from .arrays import is_torch, to_numpy, torch_from_numpy
 from .errors import UsageError
 
 
@@ -63,3 +64,15 @@ def round_to(x, format, rounding="nearest_even", seed=None):
         return back(_native.round_to(array, dtype, grid, rounding, seed))
 
     return _straight_through(x, rounded)
+
+
+def matmul(a, b, accumulate):
+    """Returns the product of two matrices, added up as a machine adds.
+
+    accumulate: a name of accumulators(), or an object as "accumulate" in a policy file. a, b: numpy arrays, tensors of
+    PyTorch or lists, of floats, which are taken as f32. Returns f32, of a's kind. Raises UsageError for an unknown name.
+    """
+    left, left_dtype, _ = to_numpy(a, "matmul")
+    right, right_dtype, _ = to_numpy(b, "matmul")
+    y = _native.matmul(left, left_dtype, right, right_dtype, json.dumps(accumulate))
+    return torch_from_numpy(y) if is_torch(a) else y

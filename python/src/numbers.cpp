@@ -171,6 +171,32 @@ Ready ready(const std::string& name) {
   return {name, name.starts_with('{') ? quantizer_in(name) : quantizer_by(name)};
 }
 
+/// Reads an accumulator as an entry of a policy file's rule.
+Accumulator accumulator_in(const std::string& json) {
+  const std::string text =
+      R"({"halftone_policy": 1, "name": "accumulator", "rules": [{"accumulate": )" + json + "}]}";
+  return *policy::read_text(text, "accumulator").rules.rules.at(0).accumulate;
+}
+
+nb::object added_up(const Array& left, const std::string& left_dtype, const Array& right,
+                    const std::string& right_dtype, const std::string& accumulate) {
+  const Accumulator accumulator = accumulator_in(accumulate);
+  const Tensor a = borrowed(left, left_dtype), b = borrowed(right, right_dtype);
+  for (const Tensor& x : {a, b})
+    if (x.rank() != 2)
+      fail<ShapeError>("matmul", "an operand is ", described(x), ". Give two matrices.");
+  if (a.size(1) != b.size(0))
+    fail<ShapeError>("matmul", "inner sizes differ: ", described(a), " and ", described(b),
+                     "; a.shape[1] must equal b.shape[0].");
+  Tensor c;
+  {
+    const nb::gil_scoped_release released;
+    const NoGrad not_recorded;
+    c = Matmul::product(a.to(f32), b.to(f32), f32, accumulator);
+  }
+  return given(c);
+}
+
 /// Returns the quantizers that a policy's rules call by names of its own.
 std::vector<Ready> own_quantizers(const amp::Policy& file) {
   std::vector<Ready> own;
@@ -307,6 +333,17 @@ void add_numbers(nb::module_& module) {
       },
       nb::arg("x"), nb::arg("dtype"), nb::arg("axis"), nb::arg("quantizer"),
       nb::arg("rounding").none(), nb::arg("seed").none());
+  module.def("matmul", added_up, nb::arg("a"), nb::arg("a_dtype"), nb::arg("b"), nb::arg("b_dtype"),
+             nb::arg("accumulate"));
+  module.def(
+      "accumulators",
+      [] {
+        std::vector<std::string> names;
+        for (const NamedAccumulator& machine : named_accumulators())
+          names.emplace_back(machine.name);
+        return names;
+      },
+      "The names of the accumulators of machines.");
   module.def(
       "round_to",
       [](const Array& x, const std::string& dtype, const NumberFormat& format,

@@ -16,7 +16,7 @@ def bits(x):
 
 def test_lists():
     assert FORMATS == ["f32", "tf32", "bf16", "f16", "e5m2", "e4m3", "e3m2", "e2m3", "e2m1", "e8m0", "int8"]
-    assert "nvfp4" in QUANTIZERS and len(QUANTIZERS) == 9 and len(ht.roundings()) == 7
+    assert "nvfp4" in QUANTIZERS and len(QUANTIZERS) == 9 and len(ht.roundings()) == 8
 
 
 def test_format():
@@ -31,7 +31,7 @@ def test_format():
         ht.Format("f32").numbers()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS + ["binary8p4se", "binary8p3sf", "binary6p3ue", "binary8p1uf"])
 @pytest.mark.parametrize("rounding", ht.roundings())
 def test_bits_of_formats(root, name, rounding):
     tensors, _ = read(root / "core" / "formats" / "vectors" / f"{name}.safetensors")
@@ -239,3 +239,24 @@ def test_quantizers_of_a_policy(root):
     eden = ht.Policy.load(root / "amp" / "policies" / "quartet2.json").quantizer("ms_eden")
     z = ht.quantize(x, eden, seed=1)
     assert np.isfinite(z).all() and np.linalg.norm(z - x) < 0.5 * np.linalg.norm(x)
+
+
+def test_p3109():
+    assert ht.Format("binary8p4se").max == 224 and ht.Format("binary8p4sf").max == 240
+    assert ht.quantize(np.float32([300, -1, 1.06]), "binary8p4se").tolist() == [np.inf, -1, 1]
+    saturated = ht.quantize(np.float32([300, np.inf]), {"format": "binary8p4se", "overflow": "propagate"})
+    assert saturated.tolist() == [224, np.inf]
+    drawn = {"format": "binary8p4se", "stochastic": {"bits": 1, "variant": "C"}}
+    assert set(ht.quantize(np.full(99, 1.06, np.float32), drawn, seed=1).tolist()) == {1, 1.125}
+
+
+def test_matmul():
+    a, b = np.float32([[2**-12, -1, 1]]), np.float32([[2**-12], [1], [1]])
+    assert ht.matmul(a, b, "h100-mma").tolist() == [[2**-24]]
+    assert ht.matmul(a, b, "v100-mma").tolist() == [[0]]  # 23 bits below the products of 1
+    assert ht.matmul(a, b, {"like": "h100-mma", "fraction": 20}).tolist() == [[0]]
+    assert "amx-bf16" in ht.accumulators()
+    with pytest.raises(ht.FormatError, match='Did you mean "h100-mma"'):
+        ht.matmul(a, b, "h100-mm")
+    with pytest.raises(ht.ShapeError, match=r"a.shape\[1\] must equal b.shape\[0\]"):
+        ht.matmul(a, a, "h100-mma")

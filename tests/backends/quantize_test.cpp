@@ -306,7 +306,7 @@ TEST_CASE("quantize: stochastic rounding draws from the generator, and repeats w
   quantize(x, "e2m1");
   CHECK(default_generator().state().offset == before.offset);
   // With one random bit the mean changes: the bit is 0 or a half.
-  quantizer.random_bits = 1;
+  quantizer.random.bits = 1;
   const Tensor coarse = quantize(full({1000}, 0.2), quantizer);
   for (const float y : coarse.to_vector<float>()) CHECK(y == 0.0f);
 }

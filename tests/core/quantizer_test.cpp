@@ -41,7 +41,7 @@ TEST_CASE("quantizers: names, words and bits") {
   CHECK(described(named("fp8_tensor")) == "e4m3, scaled per tensor");
   Quantizer delayed{.grid = formats::e5m2,
                     .rounding = Rounding::stochastic,
-                    .random_bits = 8,
+                    .random = {.bits = 8},
                     .scaling = Scaling::delayed(16),
                     .hadamard = 16};
   delayed.scaling.margin = 2, delayed.scaling.power_of_two = true;

@@ -229,6 +229,22 @@ TEST_CASE("kernels: products that add up on a grid") {
     }
 }
 
+TEST_CASE("kernels: products that add up as matrix units do") {
+  for (const NamedAccumulator& machine : named_accumulators())
+    for (const int64_t columns : {3, 150}) {
+      CAPTURE(machine.name);
+      Accumulator unit = machine.accumulator;
+      unit.chunk = columns == 3 ? 0 : 2 * unit.fused;
+      Tensor a = randn({2, 5, 163}), b = randn({2, 163, columns});
+      for (int64_t i = 0; i < a.numel(); i += 9)
+        a.data<float>()[i] = std::ldexp(1.5f, int(i % 50) - 30);
+      check_bits({a, b, randn({columns})}, {empty({2, 5, columns})},
+                 [&](Backend& backend, const Tensors& in, Tensors& out) {
+                   backend.matmul_accumulating(in[0], in[1], in[2], unit, out[0]);
+                 });
+    }
+}
+
 }  // namespace
 
 // Surveys on the GPU: the reference's exact counts, its sums up to the order of addition, and rows

@@ -433,7 +433,7 @@ template <> struct Samples<Quantize> {
     Quantizer history{.grid = formats::e4m3, .scaling = Scaling::delayed()};
     Quantizer rotated{.grid = formats::e2m1, .hadamard = 16};
     Quantizer odd{.grid = formats::e2m1, .hadamard = 12};
-    Quantizer few{.grid = formats::e2m1, .random_bits = 33};
+    Quantizer few{.grid = formats::e2m1, .random = {.bits = 33}};
     Quantizer tall{.grid = formats::e2m1, .scaling = Scaling::per_block(0, 32)};
     Quantizer two_levels = blocks();
     two_levels.scaling.tensor_level = true;

@@ -38,8 +38,12 @@ TEST_CASE("formats and quantizers") {
                  "/formats/f: the largest number of a grid is inf."));
   CHECK(contains(refusal_of(R"("formats": {"f": {"exponent": 4, "fraction": 3, "max": -1}})"),
                  "It must be finite and at least 2^-6."));
-  CHECK(contains(refusal_of(R"("formats": {"f": {"bias": 3, "exponent": 4, "fraction": 3}})"),
-                 "/formats/f/bias: a format has no entry \"bias\". "));
+  CHECK(contains(refusal_of(R"("formats": {"f": {"offset": 3, "exponent": 4, "fraction": 3}})"),
+                 "/formats/f/offset: a format has no entry \"offset\". "));
+  CHECK(contains(refusal_of(R"("formats": {"f": {"bias": -120, "exponent": 5, "fraction": 3}})"),
+                 "/formats/f: the largest number of a grid is inf"));
+  CHECK(contains(refusal_of(R"("formats": {"f": {"bias": 149, "exponent": 4, "fraction": 3}})"),
+                 "/formats/f: a grid of 4 significand bits has the least exponent -148"));
   CHECK(refusal_of(R"("formats": {"f": 8})") == "/formats/f: a format is an object, got a number.");
   CHECK(refusal_of(R"("formats": [])") == "/formats: expected an object, got a list.");
   CHECK(contains(refusal_of(R"("formats": {"f": "e9m1"})"),
@@ -58,6 +62,38 @@ TEST_CASE("formats and quantizers") {
             .starts_with("/quantizers/q/format: there is no number format named \"e4m4x\". "));
   CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "rounding": "nearest")"),
                  "/quantizers/q/rounding: nearest_even, nearest_away, "));
+  CHECK(refusal_of_quantizer(R"("format": "binary16p2se")") ==
+        "/quantizers/q/format: binary16p2se has 14 bits of exponent, and values here are f32 "
+        "numbers, which have 8. Choose a precision of at least 8.");
+  CHECK(contains(refusal_of_quantizer(R"("format": "binary8p8se")"),
+                 "/quantizers/q/format: there is no number format named \"binary8p8se\". "));
+  CHECK(refusal_of_quantizer(R"("format": "binary8p3se", "overflow": "inf")")
+            .starts_with("/quantizers/q/overflow: infinity, saturate or propagate, got "));
+  CHECK(contains(refusal_of_quantizer(R"("table": [0, 1], "overflow": "saturate")"),
+                 "Only a format has an infinity: leave it out."));
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "stochastic": {"bits": 3},
+                                         "random_bits": 3)"),
+                 "/quantizers/q/stochastic: \"random_bits\" says the same. Leave one out."));
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "rounding": "up",
+                                         "stochastic": {"bits": 3})"),
+                 "/quantizers/q/stochastic: this has no effect: it is of stochastic rounding."));
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3",
+                                         "stochastic": {"bits": 25, "variant": "B"})"),
+                 "stochastic rounding of variant B has 25 random bits. It can have up to 24."));
+  const auto refusal_of_sum = [](const std::string& accumulate) {
+    return refusal_of(R"("rules": [{"accumulate": )" + accumulate + "}]");
+  };
+  CHECK(contains(refusal_of_sum(R"("h100-wgma")"), "Did you mean \"h100-wgmma\"?"));
+  CHECK(contains(refusal_of_sum(R"({"chunk": 3})"),
+                 "/rules/0/accumulate: \"format\" or \"like\" is missing."));
+  CHECK(contains(refusal_of_sum(R"({"like": "h100-mma", "chunk": 40})"),
+                 "an accumulator adds up chunks of 40 in steps of 16. Choose a multiple."));
+  CHECK(contains(refusal_of_sum(R"({"like": "amx-bf16", "rounding": "up"})"),
+                 "It adds in f32, to nearest even."));
+  CHECK(contains(refusal_of_sum(R"({"format": "f32", "fraction": 20})"),
+                 "/rules/0/accumulate/fraction: this has no effect: it is of sums in steps."));
+  CHECK(contains(refusal_of_sum(R"({"like": "mi300-mfma", "fraction": 20})"),
+                 "it is of sums aligned to the largest. Leave it out."));
   CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "random_bits": 33)"),
                  "/quantizers/q/random_bits: expected a whole number from 1 to 32, got 33."));
   CHECK(refusal_of_quantizer(R"("format": "e4m3", "hadamard": 12)") ==
@@ -87,7 +123,7 @@ constexpr const char* everything = R"({
               "fused": false, "hold_statistics": true},
   "autocast": "bf16",
   "lists": {"preset": "apex-o1", "full_precision": ["linear"], "as_is": ["gelu"]},
-  "formats": {"f": {"exponent": 4, "fraction": 2, "max": 224, "infinity": true,
+  "formats": {"f": {"exponent": 4, "fraction": 2, "bias": 7, "max": 224, "infinity": true,
                     "subnormals": false}},
   "quantizers": {
     "q": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8,
@@ -102,6 +138,7 @@ constexpr const char* everything = R"({
           "scale": {"per": "block", "block": [1, 16], "format": "e4m3", "tensor_level": true,
                     "fit": "mse", "correct": "eden"}},
     "l": {"like": "mxfp8", "scale": {"per": "block", "rule": "ceil"}},
+    "p": {"format": "binary8p4ue", "stochastic": {"bits": 5, "variant": "C"}, "overflow": "saturate"},
     "a": {"format": "e2m1", "average": 0.9}, "c": {"like": "f", "clip": {"quantile": 0.99}}},
   "rules": [{"name": "r", "about": "x",
              "match": {"op": ["linear"], "asks": "low_precision", "path": "**", "except": "head",
@@ -111,7 +148,9 @@ constexpr const char* everything = R"({
              "grad_output": "l", "grad_output.weight": "as_used", "grad_input": "f",
              "grad_weight": "f", "input.0": "f", "input.1": "f", "input.0.backward": "as_used",
              "input.1.backward": "none",
-             "accumulate": {"format": "e8m13", "rounding": "toward_zero", "chunk": 32},
+             "accumulate": {"like": "a100-mma", "format": "e8m13", "rounding": "toward_zero",
+                            "chunk": 32, "fused": 16, "align": "largest", "fraction": 20,
+                            "least_exponent": -14},
              "optional": true}],
   "optimizer": {"state_dtype": "f32", "parameters": "none", "states": {"exp_avg": "bf16"}},
   "loss_scale": {"init": 2, "growth": 4, "backoff": 0.25, "interval": 7, "min": 1, "max": 65536,

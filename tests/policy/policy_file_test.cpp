@@ -97,7 +97,7 @@ TEST_CASE("the whole grammar is read") {
   const Quantizer& a = rule.roles.at(policy::Role::input).quantizer;
   CHECK(a.grid == small);
   CHECK(a.rounding == Rounding::stochastic);
-  CHECK(a.random_bits == 8);
+  CHECK(a.random.bits == 8);
   CHECK(a.hadamard == 16);
   CHECK(a.hadamard_signs != 0);
   CHECK(a.scaling == Scaling{.per = Scaling::Per::tensor,
@@ -472,9 +472,12 @@ TEST_CASE("accumulators") {
         "/rules/0/accumulate: conv2d has no emulated accumulator. attention_scores, "
         "attention_values, grouped_linear, linear, matmul and router_scores do.");
   CHECK(refusal_of_rule(R"("accumulate": {"rounding": "up"})") ==
-        "/rules/0/accumulate: \"format\" is missing.");
-  CHECK(refusal_of_rule(R"("accumulate": "e8m13")") ==
-        "/rules/0/accumulate: an accumulator is an object, got a text.");
+        "/rules/0/accumulate: \"format\" or \"like\" is missing.");
+  CHECK(
+      contains(refusal_of_rule(R"("accumulate": "e8m13")"),
+               "/rules/0/accumulate: there is no accumulator named \"e8m13\". Known: v100-mma, "));
+  CHECK(refusal_of_rule(R"("accumulate": 13)") ==
+        "/rules/0/accumulate: an accumulator is an object, got a number.");
   CHECK(contains(refusal_of_rule(R"("accumulate": {"format": "e8m13", "rounding": "stochastic"})"),
                  "/rules/0/accumulate: "));
   CHECK(contains(refusal_of_rule(R"("accumulate": {"format": "e8m13", "chunk": -1})"),
@@ -622,14 +625,16 @@ Policy with_input(const Quantizer& quantizer) {
 
 TEST_CASE("every quantizer of the grammar survives writing") {
   for (const char* quantizer :
-       {R"("e4m3")", R"({"format": "e4m3", "rounding": "stochastic", "random_bits": 8})",
+       {R"("e4m3")",
+        R"({"format": "e4m3", "rounding": "stochastic", "random_bits": 8})",
         R"({"format": "e4m3", "random_bits": 32})",
         R"({"format": "e4m3", "scale": {"per": "tensor", "history": 1024, "take": "max"}})",
         R"({"format": "e4m3", "scale": {"per": "tensor", "from": "history", "history": 3,
             "take": "latest", "margin": 2, "power_of_two": true, "least": 0.125}})",
         R"({"like": "mxfp4", "hadamard": 16})",
         R"({"like": "mxfp4", "hadamard": {"size": 128, "signs": "step"}})",
-        R"({"table": [1, -0.5, 0, 0.25]})", R"({"like": "mxfp4", "clip": {"rms": 4}})",
+        R"({"table": [1, -0.5, 0, 0.25]})",
+        R"({"like": "mxfp4", "clip": {"rms": 4}})",
         R"({"format": "e4m3", "hadamard": 16, "clip": {"quantile": 0.999}})",
         R"({"format": "e2m1", "scale": {"per": "block", "format": "ue5m3", "rounding": "up"}})",
         R"({"like": "nvfp4", "scale": {"per": "block", "block": [1, 16], "format": "e4m3",
@@ -639,8 +644,17 @@ TEST_CASE("every quantizer of the grammar survives writing") {
             "rounding": "stochastic", "correct": "eden"}})",
         R"({"format": "e2m1", "scale": {"per": "block", "block": [1, 16], "format": "e4m3",
             "outer": "row", "scale_max": 256, "fit": "mse"}})",
-        R"({"format": "e2m1", "scale": {"per": "block", "fit": "mse"}})", R"("nvfp4")", R"("int5")",
+        R"({"format": "e2m1", "scale": {"per": "block", "fit": "mse"}})",
+        R"("nvfp4")",
+        R"("int5")",
         R"({"format": {"exponent": 5, "fraction": 2, "infinity": false, "subnormals": false}})",
+        R"("binary8p4se")",
+        R"({"format": "binary8p1uf", "rounding": "away"})",
+        R"({"format": "binary6p3se", "overflow": "propagate", "rounding": "max_magnitude"})",
+        R"({"format": "binary8p3se", "stochastic": {"bits": 4, "variant": "B"}})",
+        R"({"format": "e4m3", "stochastic": {"bits": 9}})",
+        R"({"format": {"exponent": 4, "fraction": 3, "bias": 9}})",
+        R"({"format": "binary8p4se", "overflow": "infinity", "scale": {"per": "block"}})",
         R"({"format": "e5m2", "scale": {"per": "block", "block": [2, 3], "rule": "even"}})"}) {
     CAPTURE(quantizer);
     const Policy file = test::file_of(one_rule + quantizer + "}]");
@@ -666,22 +680,44 @@ TEST_CASE("every quantizer of the grammar survives writing") {
     "a": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8},
     "b": {"like": "a", "rounding": "up"}}, )" +
                                     one_rule + R"("b"}])");
-  CHECK(file.rules.rules[0].roles.at(Role::input).quantizer.random_bits == 32);
+  CHECK(file.rules.rules[0].roles.at(Role::input).quantizer.random.bits == 32);
   CHECK(refusal_to_write(file).empty());
+}
+
+TEST_CASE("accumulators of machines and of a file's own survive writing") {
+  const auto sums_of = [](const std::string& accumulate) {
+    const Policy file = test::file_of(R"("rules": [{"accumulate": )" + accumulate + "}]");
+    CHECK(refusal_to_write(file).empty());
+    return *file.rules.rules[0].accumulate;
+  };
+  for (const NamedAccumulator& machine : named_accumulators())
+    CHECK(sums_of('"' + std::string(machine.name) + '"') == machine.accumulator);
+  CHECK(sums_of(R"({"fused": 32, "align": "largest", "fraction": 13, "rounding": "toward_zero",
+                    "format": "e8m13"})") == sums_of(R"("h100-wgmma-f8")"));
+  Accumulator wanted = sums_of(R"("h100-mma")");
+  wanted.chunk = 128, wanted.least_exponent = -14;
+  CHECK(sums_of(R"({"like": "h100-mma", "chunk": 128, "least_exponent": -14})") == wanted);
+  CHECK(sums_of(R"({"format": "f16", "fused": 4, "align": "largest", "fraction": 23})").grid ==
+        formats::f16);
+  const Policy one = test::file_of(R"("rules": [{"accumulate": "h100-mma"}])"),
+               other = test::file_of(R"("rules": [{"accumulate": "a100-mma"}])");
+  CHECK(policy::hash(one) != policy::hash(other));
 }
 
 TEST_CASE("settings that no file can express are not written") {
   Quantizer q{.grid = formats::e4m3};
   q.grid.min_exponent = -8;
+  CHECK(refusal_to_write(with_input(q)).empty());  // by its bias
+  q.grid.bits = 32;
   CHECK(refusal_to_write(with_input(q)) ==
-        "no file can say the grid of 4 significand bits, least exponent -8 and 8 bits: a file's "
-        "grids have the bias and the bits of their exponent. Use one of those, or keep the policy "
-        "in code.");
+        "no file can say the grid of 4 significand bits, least exponent -8 and 32 bits: a file's "
+        "grids have as many bits as their sign, exponent and fraction. Set them so, or keep the "
+        "policy in code.");
   q = *quantizer_named("mxfp4"), q.hadamard = 16, q.hadamard_signs = 5;
   CHECK(contains(refusal_to_write(with_input(q)), "no file can say the signs 5 of a rotation: "));
-  q = *quantizer_named("nvfp4"), q.scaling.scale_format.min_exponent = -8;
+  q = *quantizer_named("nvfp4"), q.scaling.scale_format.bits = 32;
   CHECK(contains(refusal_to_write(with_input(q)), "no file can say the grid of 4 significand "));
-  q = {.grid = formats::e4m3, .random_bits = 8};
+  q = {.grid = formats::e4m3, .random = {.bits = 8}};
   CHECK(contains(refusal_to_write(with_input(q)), "p has values where they have no effect, "));
   q = {.grid = formats::e4m3, .scaling = {.per = Scaling::Per::tensor, .history = 16}};
   CHECK(contains(refusal_to_write(with_input(q)), "p has values where they have no effect, "));

@@ -224,9 +224,11 @@ template <Rounding rounding, bool wide, class Term>
 
 /// scale_for_target() for blocks side by side. Not inlined: its 21 loops would be compiled for each
 /// rounding of fill_measured().
-[[gnu::flatten, gnu::noinline]] static void fill_targets(const QuantizeNumbers& of, const TensorLevel& level,
-                                          int32_t target, int64_t blocks, const float* largest,
-                                          const uint32_t* words, BlockScales& scales) {
+[[gnu::flatten, gnu::noinline]] static void fill_targets(const QuantizeNumbers& of,
+                                                         const TensorLevel& level, int32_t target,
+                                                         int64_t blocks, const float* largest,
+                                                         const uint32_t* words,
+                                                         BlockScales& scales) {
   const QuantizeNumbers n = of;  // a copy that the writes cannot change
   visit_scale_kind(n.kind, [&]<ScaleKind kind>() {
     visit_scale_rounding(

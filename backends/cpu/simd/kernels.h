@@ -12,6 +12,7 @@
 #include <halftone/core/update_rules.h>
 
 namespace halftone {
+struct Accumulator;
 struct Grid;
 struct QuantizeNumbers;
 struct Scale;
@@ -205,7 +206,7 @@ struct Kernels {
   /// flips: for each of 128 numbers, the sign bit if the rotation negates it
   void (*rotate)(const float* x, int64_t n, int size, const uint32_t* flips, bool back, float* y);
   /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/formats/number_format.h)
-  void (*accumulate_on)(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
+  void (*accumulate_on)(const Accumulator& unit, const Grid& grid, const float* a, int64_t depth,
                         const float* b, int64_t b_step, float* sums, int64_t n);
 
   // --- gemm: panels of packed operands, and the tile product (called by backends/cpu/gemm.cpp)

@@ -5,6 +5,7 @@
 #include <halftone/backends/cpu/simd/local.h>
 #include <halftone/backends/cpu/simd/philox.h>
 #include <halftone/core/formats/block_scale.h>
+#include <halftone/core/formats/sums.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
@@ -25,14 +26,14 @@ static void clip(const float* x, float bound, float* y, int64_t n) {
 /// words: one per element, if the rounding is stochastic.
 template <Rounding rounding, bool wide>
 [[gnu::always_inline]] static inline void quantize_piece(const Grid on, const Scale by,
-                                                         uint32_t mask, const uint32_t* words,
+                                                         RandomBits bits, const uint32_t* words,
                                                          const float* x, float* y, int64_t n) {
   const Grid grid = on;  // a copy that writes to y cannot change
   const Scale scale = by;
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i)
     y[i] = quantize_scaled<rounding, wide>(grid, scale, x[i], x[i] * scale.in,
-                                           rounding == Rounding::stochastic ? words[i] & mask : 0);
+                                           rounding == Rounding::stochastic ? bits(words[i]) : 0);
 }
 
 /// Quantizes whole vectors of finite numbers to nearest, and returns how many numbers that were.
@@ -54,7 +55,7 @@ static int64_t nearest_run(const NearestOnGrid& nearest, const Scale& by, const 
 template <Rounding rounding, bool wide>
 static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
                          uint64_t first, const float* x, float* y, int64_t n) {
-  const uint32_t mask = numbers.random_mask;
+  const RandomBits bits = numbers.random_bits;
   const bool divides =
       numbers.per == Scaling::Per::block && numbers.kind == ScaleKind::f32 && scale.in != 1;
   if constexpr (rounding == Rounding::nearest_even && !wide)
@@ -64,7 +65,7 @@ static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, Ran
       first += uint64_t(done), x += done, y += done, n -= done;
     }
   if (rounding != Rounding::stochastic && !divides)
-    return quantize_piece<rounding, wide>(numbers.grid, scale, mask, nullptr, x, y, n);
+    return quantize_piece<rounding, wide>(numbers.grid, scale, bits, nullptr, x, y, n);
   // A block with a divisor has only finite numbers, so their quotients can replace x. A subnormal
   // divisor, rounded down, makes the largest quotient infinite: then it is the largest number.
   const Scale after{divides ? 1 : scale.in, scale.out, scale.tail};
@@ -81,7 +82,7 @@ static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, Ran
         const float quotient = x[i + k] / scale.in;
         quotients[k] = quotient > largest ? largest : quotient < -largest ? -largest : quotient;
       }
-    quantize_piece<rounding, wide>(numbers.grid, after, mask, words + skipped,
+    quantize_piece<rounding, wide>(numbers.grid, after, bits, words + skipped,
                                    divides ? quotients : x + i, y + i, count);
     i += count;
   }
@@ -133,7 +134,7 @@ template <Rounding rounding, bool wide>
 static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& scales, RandomKey key,
                          uint64_t first, const float* x, float* y, int64_t n) {
   const Grid grid = numbers.grid;
-  const uint32_t mask = numbers.random_mask;
+  const RandomBits bits = numbers.random_bits;
   float scaled[ColumnScales::most];
   uint32_t words[ColumnScales::most + 4 * lanes];
   const auto skipped = int64_t(first % 4);
@@ -151,7 +152,7 @@ static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& sca
   for (int64_t i = 0; i < n; ++i)
     y[i] = quantize_scaled<rounding, wide>(
         grid, Scale{1, scales.out[i], scales.tail[i]}, x[i], scaled[i],
-        rounding == Rounding::stochastic ? words[skipped + i] & mask : 0);
+        rounding == Rounding::stochastic ? bits(words[skipped + i]) : 0);
 }
 
 /// Quantizes columns [column, column + width) of a band whose blocks have at most
@@ -320,10 +321,111 @@ static void accumulate_rounded(const Grid& on, const float* a, int64_t depth, co
   }
 }
 
-static void accumulate_on(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
+// Steps of a matrix unit (core/formats/sums.h), for `width` columns at a time. b: one row for each
+// product.
+
+constexpr int64_t sum_width = 64;
+
+/// Adds products to columns, each cut at the place of its column.
+template <bool apart>
+static void add_cut(const float* a, int32_t count, const float* b, int64_t b_step,
+                    const sums::Place* places, double* totals, double* plain, int64_t n) {
+  for (int32_t i = 0; i < count; ++i) {
+    const auto factor = double(a[i]);
+    const float* const row = b + i * b_step;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      const double product = factor * double(row[j]);
+      if (apart) plain[j] += product;
+      totals[j] += sums::cut((apart ? sums::beyond_floats(product) : product) * places[j].in);
+    }
+  }
+}
+
+template <Rounding rounding, bool apart>
+static void aligned_step(const Accumulator& unit, const Grid& grid, const float* a, int32_t count,
+                         const float* b, int64_t b_step, float* y, int64_t n) {
+  int32_t most[sum_width];
+  sums::Place places[sum_width] = {};
+  double totals[sum_width], plain[sum_width] = {};
+  const int32_t least = unit.least_exponent;
+  const int32_t fraction = apart ? sums::apart_products : unit.fraction;
+  for (int64_t j = 0; j < n; ++j) most[j] = apart ? -1000 : sums::exponent_of(y[j], -126);
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t exponent = sums::exponent_of(a[i], least);
+    const float* const row = b + i * b_step;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      const int32_t of_product = exponent + sums::exponent_of(row[j], least);
+      most[j] = of_product > most[j] ? of_product : most[j];
+    }
+  }
+  for (int64_t j = 0; j < n; ++j) places[j] = sums::place_of(most[j], fraction);
+  for (int64_t j = 0; j < n; ++j) totals[j] = apart ? 0 : sums::cut(double(y[j]) * places[j].in);
+  if (apart)
+    for (int64_t j = 0; j < n; ++j) plain[j] = double(y[j]);
+  add_cut<apart>(a, count, b, b_step, places, totals, plain, n);
+  for (int64_t j = 0; j < n; ++j) {
+    const double total = totals[j] * places[j].out;
+    totals[j] = apart ? sums::joined_apart(total, most[j], y[j], plain[j]) : total;
+  }
+  sums::visit_result<rounding>(grid, [&]<bool floats>() {
+    for (int64_t j = 0; j < n; ++j) y[j] = sums::rounded<rounding, floats>(grid, totals[j]);
+  });
+}
+
+/// Adds the products of one row of b to columns.
+static void add_products(float a, const float* row, float* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t j = 0; j < n; ++j) y[j] = sums::multiplied_and_added(a, row[j], y[j]);
+}
+
+static void in_order_step(const float* a, int32_t count, const float* b, int64_t b_step, float* y,
+                          int64_t n) {
+  for (int32_t i = 0; i < count; i += 2) {
+    if (i + 1 < count) add_products(a[i + 1], b + (i + 1) * b_step, y, n);
+    add_products(a[i], b + i * b_step, y, n);
+  }
+}
+
+static void halves_step(const float* a, int32_t count, const float* b, int64_t b_step, float* y,
+                        int64_t n) {
+  float half[2][sum_width] = {};
+  for (int32_t i = 0; i < count; ++i) add_products(a[i], b + i * b_step, half[i % 2], n);
+  for (int64_t j = 0; j < n; ++j) y[j] = sums::with_halves(y[j], half[0][j], half[1][j]);
+}
+
+template <Rounding rounding>
+static void fused_step(const Accumulator& unit, const Grid& grid, const float* a, int32_t count,
+                       const float* b, int64_t b_step, float* y, int64_t n) {
+  switch (unit.align) {
+    case Align::largest:
+      return aligned_step<rounding, false>(unit, grid, a, count, b, b_step, y, n);
+    case Align::apart: return aligned_step<rounding, true>(unit, grid, a, count, b, b_step, y, n);
+    case Align::in_order: return in_order_step(a, count, b, b_step, y, n);
+    case Align::halves: return halves_step(a, count, b, b_step, y, n);
+  }
+}
+
+template <Rounding rounding>
+static void accumulate_fused(const Accumulator& of, const Grid& on, const float* a, int64_t depth,
+                             const float* b, int64_t b_step, float* y, int64_t n) {
+  const Accumulator unit = of;
+  const Grid grid = on;
+  for (int64_t j = 0; j < n; j += sum_width)
+    for (int64_t i = 0; i < depth; i += unit.fused) {
+      const int64_t left = depth - i, columns = n - j < sum_width ? n - j : sum_width;
+      fused_step<rounding>(unit, grid, a + i, int32_t(left < unit.fused ? left : unit.fused),
+                           b + i * b_step + j, b_step, y + j, columns);
+    }
+}
+
+static void accumulate_on(const Accumulator& unit, const Grid& grid, const float* a, int64_t depth,
                           const float* b, int64_t b_step, float* sums, int64_t n) {
-  visit_rounding(rounding,
-                 [&]<Rounding r>() { accumulate_rounded<r>(grid, a, depth, b, b_step, sums, n); });
+  visit_rounding(unit.rounding, [&]<Rounding r>() {
+    if (unit.fused > 0) accumulate_fused<r>(unit, grid, a, depth, b, b_step, sums, n);
+    else accumulate_rounded<r>(grid, a, depth, b, b_step, sums, n);
+  });
 }
 
 void fill_quantize(Kernels& table) {
