@@ -166,6 +166,50 @@ void require_operand_numbers(const JsonValue& rule) {
 
 }  // namespace
 
+/// "norm_to_noise": {"below": 1.73}
+struct Bound {
+  std::optional<double> below{}, above{};
+  bool operator==(const Bound&) const = default;
+};
+static void describe(Record& r, Bound& bound) {
+  r.number("below", bound.below);
+  r.number("above", bound.above);
+  if (r.reads() && bound.below.has_value() == bound.above.has_value())
+    r.whole().refuse("a bound is {\"below\": number} or {\"above\": number}.");
+}
+
+static Role measured_role_in(const JsonValue& value) {
+  const auto role = role_named(value.text());
+  if (!role || *role == Role::input_backward || *role == Role::weight_backward)
+    value.refuse(in_quotes(value.text()),
+                 " is no tensor that a condition measures. Name input, weight, bias, output, "
+                 "grad_output, grad_output.weight, grad_input or grad_weight.");
+  return *role;
+}
+
+static void describe(Record& r, When& when) {
+  r.require("role", "\"role\", the tensor that is measured, is missing.");
+  r.entry("role", when.role, {}, measured_role_in, [](Role role) { return Json(name(role)); });
+  int bounds = 0;
+  for (std::size_t i = 0; i < words_of<Statistic>.size(); ++i) {
+    const std::string_view word = words_of<Statistic>[i];
+    std::optional<Bound> bound;
+    if (!r.reads() && when.statistic == Statistic(i))
+      bound = when.below ? Bound{.below = when.bound} : Bound{.above = when.bound};
+    r.part(word, "a bound", bound, {});
+    if (!r.given(word)) continue;
+    ++bounds, when.statistic = Statistic(i), when.below = bound->below.has_value();
+    when.bound = when.below ? *bound->below : *bound->above;
+  }
+  if (r.reads() && bounds != 1)
+    r.whole().refuse(
+        "a condition has one of norm_to_noise, saturated, underflow, bias_t and "
+        "sqnr_db, got ",
+        bounds, '.');
+  r.integer("over", when.over, 1, 1 << 20);
+  r.word("then", when.stays, {{"while", false}, {"stays", true}});
+}
+
 static void describe(Record& r, Match& match) {
   r.entry("op", match.ops, !match.ops.empty(), operations_in);
   r.word("asks", match.asks);
@@ -176,6 +220,7 @@ static void describe(Record& r, Match& match) {
   Steps steps{match.from_step, match.to_step};
   r.entry("steps", steps, steps != always, steps_in, steps_json);
   match.from_step = steps.first, match.to_step = steps.second;
+  r.part("when", "a condition", match.when, {});
 }
 
 /// autocast: the dtype of "compute": "low".

@@ -457,6 +457,16 @@ std::string title_of(std::size_t number, const Rule& rule) {
   return "rule " + std::to_string(number) + (rule.name.empty() ? "" : " (" + rule.name + ")");
 }
 
+/// Returns ", while norm_to_noise of grad_output is below 1.73 (every 20 steps)".
+std::string text_of(const std::optional<When>& when) {
+  if (!when) return "";
+  PlainText text;
+  text << (when->stays ? ", once " : ", while ") << name(when->statistic) << " of "
+       << name(when->role) << (when->below ? " is below " : " is above ") << when->bound
+       << " (every " << when->over << " steps)";
+  return text.str();
+}
+
 std::string reach_of(std::size_t number, const Session& session, const ResolvedRules& resolved) {
   const Rule& rule = session.rules().rules[number];
   int64_t reached = 0;
@@ -473,9 +483,9 @@ std::string reach_of(std::size_t number, const Session& session, const ResolvedR
   for (const auto& [name, size] : parameters) elements += size;
   const StepRange steps{rule.match.from_step, rule.match.to_step};
   PlainText text;
-  text << title_of(number, rule) << (steps.always() ? "" : ", " + text_of(steps)) << ": " << reached
-       << " sites, " << elements << " parameters, " << percent_of(flops, all_flops)
-       << " of the flops of products\n";
+  text << title_of(number, rule) << (steps.always() ? "" : ", " + text_of(steps))
+       << text_of(rule.match.when) << ": " << reached << " sites, " << elements << " parameters, "
+       << percent_of(flops, all_flops) << " of the flops of products\n";
   return text.str();
 }
 

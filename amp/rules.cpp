@@ -409,12 +409,14 @@ bool RuleMatcher::opens_attention(const std::string& path) const {
   return false;
 }
 
-Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t step) const {
+Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t step,
+                                 const std::function<bool(std::size_t)>& on) const {
   Treatment result;
   const bool inside = opens_ && is_inner_op(op.name);
   for (std::size_t i = 0; i < book_->rules.size(); ++i) {
     const Rule& rule = book_->rules[i];
     if (step < rule.match.from_step || step >= rule.match.to_step) continue;
+    if (rule.match.when && !(on && on(i))) continue;
     if (inside && matches_any_call(i, site, attention))
       for (const InnerRole& inner : inner_roles())
         if (const auto said = rule.roles.find(inner.said);

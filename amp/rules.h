@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -204,6 +205,20 @@ struct RoleRule {
   }
 };
 
+/// A statistic of a tensor and its rounding, as in telemetry (core/formats/survey.h).
+enum class Statistic : uint8_t { norm_to_noise, saturated, underflow, bias_t, sqnr_db };
+
+/// A condition under which a rule applies at a site (amp/switches.h).
+struct When {
+  Role role = Role::grad_output;  // the tensor that is measured
+  Statistic statistic = Statistic::norm_to_noise;
+  bool below = true;  // the statistic must be below the bound; false: above
+  double bound = 0;
+  int32_t over = 20;   // the number of steps from one measurement to the next
+  bool stays = false;  // the rule stays on once it was on
+  bool operator==(const When&) const = default;
+};
+
 struct Match {
   std::vector<std::string> ops{};   // none: every operation
   std::optional<CastClass> asks{};  // the class that operations ask for (OpInfo)
@@ -212,6 +227,7 @@ struct Match {
   std::optional<int64_t> ordinal{};  // of the site (Site::ordinal); none: every call
   /// Calls of Training::step(), skipped ones included: from the first up to, without, the second.
   int64_t from_step = 0, to_step = std::numeric_limits<int64_t>::max();
+  std::optional<When> when{};  // none: always
   bool operator==(const Match&) const = default;
 };
 
@@ -269,8 +285,10 @@ class RuleMatcher {
   /// Throws UsageError in the name of `where` for invalid patterns and for operations that no rule
   /// can name.
   RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book, ModelParts parts);
-  /// Returns the treatment of a site in a step.
-  Treatment treatment(const Site& site, const OpInfo& op, int64_t step) const;
+  /// Returns the treatment of a site in a step. on(rule): whether a rule with `when` applies; none:
+  /// such rules do not.
+  Treatment treatment(const Site& site, const OpInfo& op, int64_t step,
+                      const std::function<bool(std::size_t)>& on = {}) const;
   /// Returns whether a rule matches a site in some step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
   /// The same for a rule without its ordinal.
@@ -306,6 +324,9 @@ namespace halftone {
 template <>
 inline constexpr std::array<std::string_view, 6> words_of<policy::Part>{
     "<block>", "<first block>", "<last block>", "<head>", "<embedding>", "<router>"};
+template <>
+inline constexpr std::array<std::string_view, 5> words_of<policy::Statistic>{
+    "norm_to_noise", "saturated", "underflow", "bias_t", "sqnr_db"};
 template <>
 inline constexpr std::array<std::string_view, policy::rule_role_count> words_of<policy::Role>{
     "input",

@@ -135,13 +135,66 @@ Session::Entry Session::made(const OpInfo& op, std::span<const Tensor> inputs,
   resolved.flops = flops_of(op, inputs);
   entry.name = name(resolved.site);
   entry.seed = site_seed(settings_.seed, entry.name);
-  require_possible(entry), require_operands(entry);
+  require_possible(entry), require_operands(entry), require_measurable(entry);
   resolved.treatment = treatment_of(entry, at_->step);
   return entry;
 }
 
 std::shared_ptr<const Treatment> Session::treatment_of(const Entry& entry, int64_t step) const {
-  return std::make_shared<Treatment>(matcher_.treatment(entry.resolved.site, *entry.op, step));
+  const auto on = [&](std::size_t rule) { return switches_->is_on(int(rule), entry.name); };
+  return std::make_shared<Treatment>(matcher_.treatment(entry.resolved.site, *entry.op, step, on));
+}
+
+namespace {
+/// Returns the grid whose effect a rule's condition measures: its own, or that of the rules without
+/// a condition; null: none. A scale comes from the tensor itself.
+std::optional<Quantizer> measured_grid(const Rule& rule, const Treatment& others) {
+  const Role role = rule.match.when->role;
+  const auto own = rule.roles.find(role);
+  const bool has_own = own != rule.roles.end() && own->second.kind == RoleRule::Kind::grid;
+  const Quantizer* const grid = has_own ? &own->second.quantizer : others.quantizer(role);
+  if (!grid) return {};
+  Quantizer quantizer = *grid;
+  quantizer.scaling.from_history = false, quantizer.average = 0;
+  return quantizer;
+}
+}  // namespace
+
+/// Returns what the conditions of rules measure at a site in this step.
+std::vector<Measured> Session::measured_at(const Entry& entry) const {
+  std::vector<Measured> all;
+  const std::vector<Rule>& rules = matcher_.book().rules;
+  std::optional<Treatment> others;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const Match& match = rules[i].match;
+    if (!match.when || !RuleSwitches::measures(*match.when, at_->step) ||
+        at_->step < match.from_step || at_->step >= match.to_step ||
+        !matcher_.matches(i, entry.resolved.site, *entry.op))
+      continue;
+    if (!others) others = matcher_.treatment(entry.resolved.site, *entry.op, at_->step);
+    if (auto grid = measured_grid(rules[i], *others))
+      all.push_back({int(i), match.when->role, std::move(*grid)});
+  }
+  return all;
+}
+
+/// Checks that a rule with a condition has something to measure at a site, in some step.
+void Session::require_measurable(const Entry& entry) const {
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  const std::vector<Rule>& rules = matcher_.book().rules;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!rules[i].match.when || !matcher_.matches(i, entry.resolved.site, *entry.op)) continue;
+    bool measurable = false;
+    for (int64_t step = 0; step != never && !measurable; step = matcher_.next_change(step))
+      measurable = measured_grid(rules[i], matcher_.treatment(entry.resolved.site, *entry.op, step))
+                       .has_value();
+    if (!measurable)
+      fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name, "\") at ", entry.name,
+                       ": its condition is about the rounding of \"",
+                       policy::name(rules[i].match.when->role),
+                       "\", which no rule without a condition rounds here. Give this rule, or one "
+                       "before it, a grid for it, or except this place.");
+  }
 }
 
 /// Checks that the operation can follow its rules, in this step and in all later ones: a mistake is
@@ -149,7 +202,8 @@ std::shared_ptr<const Treatment> Session::treatment_of(const Entry& entry, int64
 void Session::require_possible(const Entry& entry) const {
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
-    const auto treatment = treatment_of(entry, step);
+    const auto treatment = std::make_shared<Treatment>(
+        matcher_.treatment(entry.resolved.site, *entry.op, step, [](std::size_t) { return true; }));
     if (treatment->backward_differs() && entry.op->once)
       fail<UsageError>(
           where_,
@@ -291,9 +345,11 @@ std::shared_ptr<OpTap> Session::tap(std::span<const Tensor> before, std::span<co
     fail<UsageError>(where_, current_->name,
                      ": its operands are f64, in which nothing is emulated. "
                      "Extend a strategy with f32 weights, or except this place.");
-  const bool watched = watches(pass);
-  if (!treatment.quantizes() && !watched) return nullptr;
-  if (treatment.quantizes()) resolved.roles = roles_of(before);  // calls may differ in operands
+  const bool watched = watches(pass), notes = pass != evaluation_pass && !repeats_;
+  std::vector<Measured> measured = notes ? measured_at(*current_) : std::vector<Measured>{};
+  if (!treatment.quantizes() && !watched && measured.empty()) return nullptr;
+  if (treatment.quantizes() || !measured.empty())
+    resolved.roles = roles_of(before);  // calls may differ in operands
   require_exact(*current_, after);
   return make_treated_op(
       {.treatment = resolved.treatment,
@@ -306,7 +362,10 @@ std::shared_ptr<OpTap> Session::tap(std::span<const Tensor> before, std::span<co
        .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
        .offset = pass << 34,
        .step = at_->step,
-       .notes = pass != evaluation_pass && !repeats_,
+       .notes = notes,
+       .measured = std::move(measured),
+       .switches = switches_,
+       .pass = {pass % passes_of_keys, pass / passes_of_keys},
        .observer = watched ? observer_ : nullptr,
        .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});
 }
@@ -518,7 +577,11 @@ std::string Session::seen() const {
     scales.push_back(
         {name, std::ranges::find_if(grids, is_that) - grids.begin(), magnitude_bits(amax)});
   }
-  return Json{{"met", !entries_.empty()}, {"used", used}, {"scales", scales}}.dump();
+  return Json{{"met", !entries_.empty()},
+              {"used", used},
+              {"scales", scales},
+              {"measured", switches_->seen()}}
+      .dump();
 }
 
 /// The largest magnitudes of a step are those of all its batches.
@@ -531,6 +594,7 @@ void Session::hear(std::span<const std::string> seen_by_all) {
     for (const Json& scale : seen["scales"])
       scales_->note({scale[0].get<std::string>(), *grids.at(scale[1].get<std::size_t>()),
                      std::bit_cast<float>(scale[2].get<uint32_t>())});
+    switches_->hear(seen["measured"].get<std::string>());
   }
 }
 
@@ -567,12 +631,17 @@ void Session::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
     if (changes_at_ != std::numeric_limits<int64_t>::max())
       fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
                        ", which a captured step cannot follow. Capture after it.");
+    for (std::size_t i = 0; i < book.rules.size(); ++i)
+      if (book.rules[i].match.when)
+        fail<UsageError>(where_, "rule ", i, " (\"", book.rules[i].name,
+                         "\") begins and ends by what steps show, which a captured step cannot "
+                         "follow. Run it uncaptured.");
     repeat_on_replay([at = at_] { ++at->step; });
   }
+  const bool switched = switches_->end_step(book.rules, at_->step);
   ++at_->step;
   if (observer_) observer_->end_step();
-  if (at_->step < changes_at_) return;
-  follow_rules();
+  if (switched || at_->step >= changes_at_) follow_rules();
 }
 
 void Session::follow_rules() {
@@ -585,7 +654,7 @@ void Session::follow_rules() {
 NamedTensors Session::state_dict() const {
   NamedTensors state;
   if (!lists_sites_) return state;
-  scales_->add_to(state), averages_->add_to(state);
+  scales_->add_to(state), averages_->add_to(state), switches_->add_to(state);
   const uint64_t pass = next_pass_ == 1 ? at_->pass : at_->pass % passes_of_keys;
   state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(pass), i64);
   state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
@@ -604,7 +673,10 @@ void Session::load_state_dict(const NamedTensors& state) {
   const bool own = policy == state.end() || !policy->second.defined() ||
                    policy->second.dtype() != i64 ||
                    policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};
-  scales_->load(own ? state : NamedTensors{}), averages_->load(own ? state : NamedTensors{});
+  const NamedTensors none;
+  const NamedTensors& from = own ? state : none;
+  switches_->load(from, matcher_.book().rules.size());
+  scales_->load(from), averages_->load(from);
   at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   follow_rules();
 }

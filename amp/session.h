@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <halftone/amp/rules.h>
+#include <halftone/amp/switches.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/named_tensors.h>
@@ -186,6 +187,9 @@ class Session final {
   /// step's batches; hear() takes those of all processes, by rank, on each of them.
   std::string seen() const;
   void hear(std::span<const std::string> seen_by_all);
+  /// Returns the rules with `when` that began or ended at a site, since the start or since a state
+  /// was loaded.
+  const std::vector<Switched>& switched() const { return switches_->log(); }
   /// Returns the treatment of attention if rules treat tensors inside of it, which then runs as the
   /// operations that it is made of; otherwise null.
   const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
@@ -240,6 +244,8 @@ class Session final {
              int ordinal) const;
   std::vector<Role> roles_of(std::span<const Tensor> inputs) const;
   std::shared_ptr<const Treatment> treatment_of(const Entry& entry, int64_t step) const;
+  std::vector<Measured> measured_at(const Entry& entry) const;
+  void require_measurable(const Entry& entry) const;
   void require_possible(const Entry& entry) const;
   void require_tf32(const Entry& entry, std::span<const Tensor> inputs) const;
   void require_exact(const Entry& entry, std::span<const Tensor> operands) const;
@@ -270,6 +276,7 @@ class Session final {
   std::vector<Key> order_;
   std::shared_ptr<TensorScales> scales_;
   std::shared_ptr<WeightAverages> averages_;
+  std::shared_ptr<RuleSwitches> switches_ = std::make_shared<RuleSwitches>();
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
   bool rules_used_ = false;  // whether it is known that each rule matches something
@@ -314,6 +321,9 @@ struct TreatedCall {
   uint64_t offset = 0;  // of the pass
   int64_t step = 0;
   bool notes = true;  // histories record largest magnitudes, and averages take this step's weights
+  std::vector<Measured> measured{};  // for rules with `when`, in the steps that measure
+  std::shared_ptr<RuleSwitches> switches;
+  std::pair<uint64_t, uint64_t> pass{};  // as RuleSwitches::row_for
   std::shared_ptr<Observer> observer{};  // null: no observer
   std::vector<Tensor> before{};          // for the observer: the inputs without the region's casts
 };

@@ -132,9 +132,23 @@ class TreatedOp final : public OpTap {
     const Quantizer* quantizer = call_.treatment->quantizer(role, input);
     const bool quantizes = quantizer && x.defined() && is_floating(x.dtype()) && x.dtype() != f64;
     const Seen seen{call_.site, call_.op->name, role, input, quantizes ? quantizer : nullptr};
+    for (const Measured& measured : call_.measured)
+      if (measured.role == role) measure(measured, x, sums, input);
     const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;
     if (call_.observer && x.defined()) call_.observer->tensor(seen, as_it_came(seen, x), y);
     return y;
+  }
+
+  /// Surveys a rounding for a rule's condition; its result is not used.
+  void measure(const Measured& measured, const Tensor& x, Sums sums, std::size_t input) const {
+    if (!x.defined() || !is_floating(x.dtype()) || x.dtype() == f64) return;
+    const Tensor row =
+        call_.switches->row_for(measured.rule, call_.site, call_.pass, int(input), x.device());
+    if (!row.defined()) return;
+    quantized_along(x.dtype() == f32 ? x : x.to(f32), sums,
+                    {.quantizer = measured.quantizer,
+                     .survey = row,
+                     .key = key_of(call_.seed, call_.offset, measured.role, input)});
   }
 
   Tensor quantized_as(const Seen& seen, const Tensor& x, Sums sums) const {

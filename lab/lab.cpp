@@ -26,6 +26,8 @@ std::span<const Command> commands() {
       {"vectors", "Writes inputs with exact results, for the tests of other projects.", add_vectors,
        false},
       {"show", "Shows what a policy does with each site of a model.", add_show, false},
+      {"export", "Writes a policy as a recipe of another stack, with what it cannot say there.",
+       add_export, false},
       {"graph", "Draws the recorded graph of one step.", add_graph, false},
       {"picture", "Draws one effect of a short format in a small training.", add_picture},
       {"run", "Trains under policies from the same seeds: losses, times, telemetry.", add_run},

@@ -162,6 +162,9 @@ void write_folder(const std::filesystem::path& folder, const RunResult& result,
   };
   put("policy.json", policy::write(file));
   put("resolved.json", policy::resolved_json(session));
+  const auto follows = [](const policy::Rule& rule) { return rule.match.when.has_value(); };
+  if (std::ranges::any_of(session.rules().rules, follows))
+    put("switches.jsonl", policy::json_lines(session.switched()));
   if (probe_lines) put("probe.jsonl", *probe_lines);
   if (tracer) put("trace.jsonl", tracer->lines());
   put("summary.json", result.summary);

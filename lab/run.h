@@ -77,7 +77,7 @@ struct Job {
 Job job_of(const Cell& cell, uint64_t seed, const std::filesystem::path& out);
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
-/// probe.jsonl, summary.json (docs/telemetry.md).
+/// probe.jsonl, switches.jsonl, summary.json (docs/telemetry.md).
 struct RunResult {
   std::string policy{};
   uint64_t seed = 0;

@@ -1,6 +1,6 @@
 # Experiments (lab/) that take less than 20 s; each checks itself and exits with 1 if it does not find its claim. One thread: their tensors
 # are small, and waiting threads cost more than they save.
-foreach(experiment E1 E3 E5 E7 E8 E9 E10 E11 E12 E15 E17 E18 E26 E27)
+foreach(experiment E1 E3 E5 E7 E8 E9 E10 E11 E12 E15 E17 E18 E26 E27 E28)
   expect(lab.experiment_${experiment} OUTPUT "${experiment} passes: ([0-9]+) of ([0-9]+) checks" COMMAND halftone-lab experiment ${experiment})
   set_tests_properties(lab.experiment_${experiment} PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1)
 endforeach()
@@ -56,6 +56,12 @@ set_tests_properties(lab.report_of_a_comparison PROPERTIES FIXTURES_REQUIRED lab
 expect(lab.compare OUTPUT "0/linear.0 +input .*nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher)
 expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
+# Recipes for another stack.
+add_test(NAME lab.export COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/export.sh $<TARGET_FILE:halftone-lab> ${PROJECT_SOURCE_DIR}/amp/policies
+         ${CMAKE_CURRENT_BINARY_DIR}/lab_export)
+expect(lab.export_nothing EXIT 1 OUTPUT "cannot be said: .*c_attn/linear.0 input: int8, blocks of 32x32 with f32 scales is no format there"
+       COMMAND halftone-lab export jetfire_int8 --workload gpt_tiny -o ${CMAKE_CURRENT_BINARY_DIR}/lab_export_none)
+expect(lab.export_elsewhere EXIT 2 MESSAGE "--to is .nemo.. Choose te" COMMAND halftone-lab export nvfp4 --workload gpt_tiny --to nemo -o x)
 # With a wire, one of the laboratory's own loops is one of several processes, alone.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/wired.json
      "{\"halftone_policy\": 1, \"name\": \"wired\", \"extends\": \"amp-fp16\", \"communication\": {\"gradients\": \"f8_e4m3-sr\"}}")

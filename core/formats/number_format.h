@@ -196,10 +196,11 @@ struct Grid {
   float above = 0, below = 0;  // the magnitude of a number rounded beyond max, by sign
   float infinite = 0;          // the magnitude of a rounded infinity
   // The rest is read by the slower path only.
-  uint32_t by_code = 0;     // 1: one significand bit, and the exponent's code is even or odd
-  bool plain_zero = false;  // zero has no sign
-  bool no_sign = false;     // numbers below 0 become `negative`, -infinity `infinite_below`
-  bool sticky = false;      // stochastic: bits that are cut off below 2^-31 still count as more
+  uint32_t by_code = 0;  // 1: one significand bit, and the exponent's code is even or odd
+  // 0 or 1, in words, so that copies have no padding.
+  uint32_t plain_zero = 0;  // zero has no sign
+  uint32_t no_sign = 0;     // numbers below 0 become `negative`, -infinity `infinite_below`
+  uint32_t sticky = 0;      // stochastic: bits that are cut off below 2^-31 still count as more
   float negative = 0, infinite_below = 0;
   /// Returns whether some numbers are so small that floats hold them as subnormals, so large that
   /// 2^drop times them overflows, or as fine as floats, or whether signs or ties differ from IEEE
@@ -207,7 +208,7 @@ struct Grid {
   HT_HD constexpr bool is_wide() const {
     const auto greatest_field = int32_t(std::bit_cast<uint32_t>(max) >> 23);
     return least_field - 23 + drop < 1 || greatest_field + 1 + drop > 254 ||
-           least_field + subnormal_drop > 254 || drop == 0 || plain_zero || sticky;
+           least_field + subnormal_drop > 254 || drop == 0 || (plain_zero | sticky) != 0;
   }
 };
 
@@ -254,9 +255,9 @@ HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
 template <bool wide>
 HT_HD constexpr float signed_on(const Grid& grid, uint32_t bits, float magnitude, float without) {
   if (!wide) return with_sign_of(bits, magnitude);
-  const bool keeps = !(grid.plain_zero && std::bit_cast<uint32_t>(magnitude) == 0);
+  const bool keeps = !(grid.plain_zero != 0 && std::bit_cast<uint32_t>(magnitude) == 0);
   const uint32_t sign = choose(keeps, bits & 0x80000000u, 0u);
-  return choose(grid.no_sign && sign != 0, without, with_sign_of(sign, magnitude));
+  return choose(grid.no_sign != 0 && sign != 0, without, with_sign_of(sign, magnitude));
 }
 }  // namespace detail
 
@@ -317,7 +318,7 @@ HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
     // Far below the grid the probability is less than one bit of the random number at 31 bits.
     const int32_t deeper = lost - cut < 31 ? lost - cut : 31;
     uint32_t share = significand >> deeper;
-    if (wide) share |= uint32_t(grid.sticky && share << deeper != significand);
+    if (wide) share |= uint32_t(grid.sticky != 0 && share << deeper != significand);
     kept = (share + (random >> 1 >> (31 - cut))) >> cut;
   }
 

@@ -308,7 +308,7 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   if (quantizer.random.variant != StochasticVariant::a)
     n.random_bits.half = 1u << (31 - quantizer.random.bits);
   if (quantizer.random.variant == StochasticVariant::c)
-    n.random_bits.odd = 1u << (32 - quantizer.random.bits), n.grid.sticky = true;
+    n.random_bits.odd = 1u << (32 - quantizer.random.bits), n.grid.sticky = 1;
   n.wide = n.grid.is_wide();
   n.per = scaling.per;
   n.from_history = scaling.from_history, n.power_of_two = scaling.power_of_two;

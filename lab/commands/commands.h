@@ -54,6 +54,7 @@ std::span<const Command> commands();
 Work add_formats(CLI::App& app, const Context& context);
 Work add_vectors(CLI::App& app, const Context& context);
 Work add_show(CLI::App& app, const Context& context);
+Work add_export(CLI::App& app, const Context& context);
 Work add_graph(CLI::App& app, const Context& context);
 Work add_picture(CLI::App& app, const Context& context);
 Work add_gate(CLI::App& app, const Context& context);
@@ -248,6 +249,7 @@ struct Exhaustive {
 /// Rounds the floats with the bits from `first` up to, without, `last` to a format of at most 8
 /// bits. Throws UsageError for a longer format.
 Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
-                       Saturation saturation = Saturation::none, uint64_t first = 0, uint64_t last = uint64_t(1) << 32);
+                       Saturation saturation = Saturation::none, uint64_t first = 0,
+                       uint64_t last = uint64_t(1) << 32);
 
 }  // namespace halftone::lab

@@ -78,8 +78,9 @@ amp::Policy possible(amp::Policy file) {
         "\"optimizer\" rounds or stores parameters or states, which Python does not. "
         "Leave it out.");
   for (const policy::Rule& rule : file.rules.rules)
-    for (const auto& [entry, has] :
-         {std::pair{"accumulate", rule.accumulate.has_value()}, {"saved", rule.saved.has_value()}})
+    for (const auto& [entry, has] : {std::pair{"accumulate", rule.accumulate.has_value()},
+                                     {"saved", rule.saved.has_value()},
+                                     {"when", rule.match.when.has_value()}})
       if (has)
         fail<UnsupportedError>(where, "a rule has \"", entry,
                                "\", which Python does not emulate. Leave it out.");

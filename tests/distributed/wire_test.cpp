@@ -231,7 +231,7 @@ namespace halftone::test::policy_test {
 namespace {
 
 /// Scales from history, random rounding of operands, gradients, parameters and states; other rules
-/// from the third step on.
+/// from the third step on, and where a gradient is noisy.
 const std::string everything = R"({
   "halftone_policy": 1, "name": "everything", "extends": "amp-bf16", "seed": 4,
   "quantizers": {
@@ -241,7 +241,10 @@ const std::string everything = R"({
     {"match": {"op": "linear"}, "compute": "f32", "input": "delayed", "weight": "delayed",
      "grad_output": "random", "grad_weight": "random"},
     {"match": {"op": "linear", "path": "4", "steps": [2, null]},
-     "input": {"like": "delayed", "format": "e3m2"}}],
+     "input": {"like": "delayed", "format": "e3m2"}},
+    {"match": {"op": "linear", "when": {"role": "grad_output", "norm_to_noise": {"below": 14.4},
+                                        "over": 1}},
+     "grad_output": "none"}],
   "optimizer": {"parameters": {"format": "e8m12", "rounding": "stochastic"},
                 "states": {"exp_avg": {"format": "e8m9", "rounding": "stochastic"}}}})";
 
@@ -318,6 +321,13 @@ TEST_CASE("policies on ranks: the state of one, with scales, draws and rules tha
   const optim::NamedTensors state = Run(1).states[0];
   CHECK(state.at("session.position.0/linear.0.input").item() == 4);  // a step each, not a batch
   CHECK(state.at("session.scale.4/linear.0.input").item() != 1);
+  for (const char* site : {"0/linear.0", "4/linear.0"}) {
+    const std::vector<double> last =
+        state.at(std::string("session.switch.2.") + site).to_vector<double>();
+    CAPTURE(last[1]);
+    CHECK(last[1] > 10);
+    CHECK((last[0] == 1) == (last[1] < 14.4));
+  }
 }
 
 TEST_CASE(

@@ -88,6 +88,7 @@ TEST_CASE("the flags that each command has") {
   };
   const std::map<std::string, Words> wanted{
       {"formats", {"--check", "--json", "--samples"}},
+      {"export", {"--output", "--to", "--workload"}},
       {"vectors",
        {"--count", "--exhaustive", "--out", "--overflow", "--quantizer", "--rounding", "--table"}},
       {"show", {"--diff", "--json", "--workload"}},
