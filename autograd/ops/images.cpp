@@ -78,9 +78,90 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   }
   require_output("conv2d", in, w, shape);
   save(in, w, bias);
+  if (accumulate && x.dtype() != f64) return forward_accumulating(bias, shape);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv(x, weight, detail::contiguous_or_undefined(bias), geometry, y);
   return y;
+}
+
+// A convolution as products with windows, in an accumulator. A group g has its own channels.
+
+namespace {
+/// The sizes of a convolution's products: y_g [rows, out] = windows_g [rows, depth] w_g^T.
+struct WindowProducts {
+  UnfoldOptions options;
+  int64_t groups, out, depth;
+  WindowProducts(const Tensor& w, const ConvGeometry& g)
+      : options{.kernel = {w.size(2), w.size(3)},
+                .dilation = {g.dilation[0], g.dilation[1]},
+                .padding = {g.padding[0], g.padding[1]},
+                .stride = {g.stride[0], g.stride[1]}},
+        groups(g.groups),
+        out(w.size(0) / g.groups),
+        depth(w.size(1) * w.size(2) * w.size(3)) {}
+  /// Returns the windows of images, [n places, groups depth].
+  Tensor windows(const Tensor& x) const {
+    const Tensor rows = permute(unfold(x, options), {0, 2, 1});
+    return reshape(rows, {rows.size(0) * rows.size(1), rows.size(2)});
+  }
+  Tensor weight(const Tensor& w, int64_t g) const {
+    return views::slice(reshape(w, {groups * out, depth}), 0, g * out, out);
+  }
+};
+/// Returns images [n, c, h, w] in NHWC memory as rows [n h w, c], and the reverse.
+Tensor rows_of(const Tensor& images) {
+  const Tensor last = views::channels_last(images);
+  const int64_t channels = last.size(1);
+  return last.view_as({last.numel() / channels, channels}, {channels, 1}, last.offset());
+}
+Tensor images_of(const Tensor& rows, const Shape& shape) {
+  Tensor y = empty_channels_last(shape, rows.dtype(), rows.device());
+  Tensor to = y.view_as(rows.shape(), {rows.size(1), 1}, y.offset());
+  backend_for(rows).copy(rows, to);
+  return y;
+}
+}  // namespace
+
+Tensor Conv2d::forward_accumulating(const Tensor& bias, const Shape& shape) const {
+  const WindowProducts of(weight, geometry);
+  const Tensor windows = of.windows(x);
+  std::vector<Tensor> parts;
+  for (int64_t g = 0; g < of.groups; ++g) {
+    Tensor y = empty({windows.size(0), of.out}, x.dtype(), x.device());
+    const Tensor own =
+        bias.defined() ? views::contiguous(views::slice(bias, 0, g * of.out, of.out)) : bias;
+    detail::multiply(views::slice(windows, 1, g * of.depth, of.depth),
+                     detail::transposed(of.weight(weight, g)), own, accumulate, y);
+    parts.push_back(std::move(y));
+  }
+  return images_of(of.groups == 1 ? parts[0] : cat(parts, 1), shape);
+}
+
+std::array<Tensor, 3> Conv2d::backward_accumulating(const Tensor& dy) const {
+  const WindowProducts of(weight, geometry);
+  const Tensor rows = rows_of(dy), windows = needs[1] ? of.windows(x) : Tensor();
+  std::vector<Tensor> to_windows, to_weights;
+  for (int64_t g = 0; g < of.groups; ++g) {
+    const Tensor own = views::slice(rows, 1, g * of.out, of.out);
+    if (needs[0])
+      to_windows.push_back(Matmul::product(own, of.weight(weight, g), x.dtype(), accumulate));
+    if (needs[1])
+      to_weights.push_back(Matmul::product(detail::transposed(own),
+                                           views::slice(windows, 1, g * of.depth, of.depth),
+                                           needs.dtype(1), accumulate));
+  }
+  Tensor dx, dweight, dbias;
+  if (needs[0]) {
+    const Tensor all = of.groups == 1 ? to_windows[0] : cat(to_windows, 1);
+    const Tensor columns =
+        permute(reshape(all, {x.size(0), rows.size(0) / x.size(0), all.size(1)}), {0, 2, 1});
+    dx = views::channels_last(fold(columns, {x.size(2), x.size(3)}, of.options));
+  }
+  if (needs[1])
+    dweight = reshape(of.groups == 1 ? to_weights[0] : cat(to_weights, 0), weight.shape());
+  if (needs[2])
+    dbias = reduce_to(rows, {1, rows.size(1)}, needs.dtype(2)).view_as({rows.size(1)}, {1}, 0);
+  return {dx, dweight, dbias};
 }
 
 Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {

@@ -69,14 +69,18 @@ struct Conv2d {
                                     .backward = {Sums::over_channels, Sums::over_first},
                                     .gradient = {Sums::over_channels, Sums::over_channels}};
   static double flops(std::span<const Tensor> inputs);
-  static constexpr OpInfo info{"conv2d",
-                               CastClass::low_precision,
-                               cast_reason::products,
-                               {.convolves = true, .tf32 = true, .sums = sums, .flops = flops}};
+  static constexpr OpInfo info{
+      "conv2d",
+      CastClass::low_precision,
+      cast_reason::products,
+      {.convolves = true, .accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{false, true, true};
   ConvGeometry geometry;
   Tensor x{}, weight{};
   Needs<3> needs{};
+  /// Then all three are products with the windows of x, whose sums go over channels, then over the
+  /// kernel's rows and columns; the windows' gradients are added up in f32.
+  std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);
   void save(const Tensor& in, const Tensor& w, const Tensor& /*bias*/) {
@@ -84,6 +88,7 @@ struct Conv2d {
   }
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
     const Tensor dy = views::channels_last(dy_in);
+    if (accumulate && x.dtype() != f64) return backward_accumulating(dy);
     Tensor dx, dweight, dbias;
     if (needs[0]) {
       dx = empty_like(x);
@@ -98,6 +103,10 @@ struct Conv2d {
     return {dx, dweight, dbias};
   }
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
+
+ private:
+  Tensor forward_accumulating(const Tensor& bias, const Shape& shape) const;
+  std::array<Tensor, 3> backward_accumulating(const Tensor& dy) const;
 };
 
 /// The transposed convolution: the gradient of a Conv2d for its input, as an operation of its own.

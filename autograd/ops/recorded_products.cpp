@@ -187,6 +187,10 @@ Tensor by_weight(const Tensor& x, const Tensor& dy, const ConvGeometry& geometry
 }  // namespace
 
 Gradients Conv2d::recorded_backward(const Tensor& dy, const History& history) const {
+  if (accumulate)
+    fail<UnsupportedError>("conv2d",
+                           "has no second gradient in an emulated accumulator. Except this place "
+                           "from the rule with \"accumulate\".");
   Gradients gradients(3);
   if (history.wants(0)) gradients[0] = by_data(dy, history.input(1, weight), geometry, x.shape());
   if (history.wants(1))

@@ -194,7 +194,8 @@ TEST_CASE("every operation of a policy says why it asks for its class") {
 
 TEST_CASE("operations with a fact are named as in a sentence") {
   CHECK(CastPolicy::operations_with(&OpFacts::accumulator) ==
-        "attention_scores, attention_values, grouped_linear, linear, matmul and router_scores");
+        "attention_scores, attention_values, conv2d, grouped_linear, linear, matmul and "
+        "router_scores");
   CHECK(CastPolicy::operations_with(&OpFacts::tf32) ==
         "conv2d, conv_transpose2d, grouped_linear, linear, matmul and router_scores");
 }

@@ -520,12 +520,13 @@ TEST_CASE("batch norm has no separate operands for backward") {
         "place.");
 }
 
-TEST_CASE("an accumulator that a path or a class gives to a convolution") {
-  CHECK(message_of_pass(nn::Sequential(nn::Conv2d(1, 2, 3)), randn({1, 1, 5, 5}),
+TEST_CASE("an accumulator that a path or a class gives to a transposed convolution") {
+  CHECK(message_of_pass(nn::Sequential(nn::ConvTranspose2d(1, 2, 3)), randn({1, 1, 5, 5}),
                         R"({"match": {"asks": "low_precision"},
                             "accumulate": {"format": "e8m7"}})") ==
-        "[policy t] 0/conv2d.0: conv2d has no emulated accumulator. attention_scores, "
-        "attention_values, grouped_linear, linear, matmul and router_scores do.");
+        "[policy t] 0/conv_transpose2d.0: conv_transpose2d has no emulated accumulator. "
+        "attention_scores, attention_values, conv2d, grouped_linear, linear, matmul and "
+        "router_scores do.");
 }
 
 TEST_CASE("TF32 in a place without TF32") {

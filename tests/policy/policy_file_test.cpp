@@ -468,9 +468,9 @@ TEST_CASE("rules") {
 }
 
 TEST_CASE("accumulators") {
-  CHECK(refusal_of_rule(R"("match": {"op": "conv2d"}, "accumulate": {"format": "e8m13"})") ==
-        "/rules/0/accumulate: conv2d has no emulated accumulator. attention_scores, "
-        "attention_values, grouped_linear, linear, matmul and router_scores do.");
+  CHECK(refusal_of_rule(R"("match": {"op": "relu"}, "accumulate": {"format": "e8m13"})") ==
+        "/rules/0/accumulate: relu has no emulated accumulator. attention_scores, "
+        "attention_values, conv2d, grouped_linear, linear, matmul and router_scores do.");
   CHECK(refusal_of_rule(R"("accumulate": {"rounding": "up"})") ==
         "/rules/0/accumulate: \"format\" or \"like\" is missing.");
   CHECK(

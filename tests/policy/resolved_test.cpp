@@ -709,9 +709,10 @@ TEST_CASE("policies in the documents are valid") {
       found.push_back(policy::read(folder / "example.json"));
     }
   }
-  REQUIRE(found.size() == 2);
+  REQUIRE(found.size() == 3);
   CHECK(found[0].rules == policy::read(policies_directory() / "te_current.json").rules);
-  CHECK(found[1].rules.rules.size() == 2);
+  CHECK(found[1].rules.rules[1].match.when->bound == 1.73);
+  CHECK(found[2].rules.rules.size() == 2);
 }
 
 TEST_CASE("every rule of nvfp4 excludes the last block and the head") {
