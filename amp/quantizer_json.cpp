@@ -267,18 +267,47 @@ Clip clip_in(const JsonValue& value) {
   return clip;
 }
 
+}  // namespace
+
+static void describe(Record& r, GridChoice& choice, const Grids& grids) {
+  r.require("choose", "\"choose\", a list of formats, is missing.");
+  r.entry(
+      "choose", choice.grids, {},
+      [&](const JsonValue& v) {
+        std::vector<NumberFormat> formats;
+        for (const JsonValue& format : v.elements()) formats.push_back(grids.format_in(format));
+        return formats;
+      },
+      [&](const std::vector<NumberFormat>& formats) {
+        Json all = Json::array();
+        for (const NumberFormat& format : formats)
+          all.push_back(grids.for_hashes() ? fields_of(format) : json_of(format));
+        return all;
+      });
+  r.word("by", choice.by);
+}
+
+namespace {
+
 /// The numbers themselves: a format, or a table; "like" starts from another quantizer.
 void describe_grid(Record& r, Quantizer& q, const Grids& grids) {
   r.entry(
       "like", q, q.own != nullptr, [&](const JsonValue& v) { return grids.quantizer_named_at(v); },
       [](const Quantizer& like) { return Json(like.own->name); });
-  const auto format = r.given("format"), table = r.given("table");
+  const auto format = r.given("format"), table = r.given("table"), choice = r.given("grid");
   if (format && table) table->refuse("a quantizer has a format or a table. Leave one out.");
-  if (format || table) q.own = nullptr;
-  if (format) q.table.clear();
-  if (r.reads() && !format && !table && !r.given("like"))
+  if (choice && (format || table))
+    choice->refuse("a quantizer has a format, a table or a choice of grids. Leave one out.");
+  if (format || table || choice) q.own = nullptr;
+  if (format || choice) q.table.clear();
+  if (format || table) q.choice = {};
+  if (r.reads() && !format && !table && !choice && !r.given("like"))
     r.whole().refuse("\"format\", \"table\" or \"like\" is missing.");
-  format_entry(r, "format", q.grid, !q.own && q.table.empty(), grids);
+  const bool chooses = !q.choice.grids.empty();
+  format_entry(r, "format", q.grid, !q.own && q.table.empty() && !chooses, grids);
+  GridChoice made = q.choice;
+  r.part("grid", "a choice of grids", made, chooses, grids);
+  if (choice && !made.grids.empty()) q.choice = made, q.grid = made.grids[0];
   r.entry("table", q.table, !q.own && !q.table.empty(), [](const JsonValue& v) {
     std::vector<float> numbers;
     for (const JsonValue& number : v.elements()) numbers.push_back(float(number.number()));

@@ -162,7 +162,7 @@ struct AnyValue {
 template <class S, std::size_t... I> consteval bool takes_values(std::index_sequence<I...>) {
   return requires { S{(static_cast<void>(I), AnyValue{})...}; };
 }
-inline constexpr std::size_t most_members = 12;  // layer_norm and batch_norm have the most, 10
+inline constexpr std::size_t most_members = 13;  // Quantizer has the most
 template <class S, std::size_t N = most_members + 1> consteval std::size_t count_of_values() {
   if constexpr (N == 0 || takes_values<S>(std::make_index_sequence<N>{})) return N;
   else return count_of_values<S, N - 1>();
@@ -210,6 +210,9 @@ template <class S, class See> void for_each_member(const S& s, const See& see) {
   } else if constexpr (count == 12) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = s;
     all(a, b, c, d, e, f, g, h, i, j, k, l);
+  } else if constexpr (count == 13) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = s;
+    all(a, b, c, d, e, f, g, h, i, j, k, l, m);
   }
 }
 

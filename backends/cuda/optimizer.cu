@@ -207,7 +207,9 @@ __global__ void decode_blocks_kernel(const uint8_t* blocks, CodedNumbers table, 
     const uint8_t* const block = blocks + i / f.block * f.block_bytes();
     const int64_t at = i % f.block;
     coded::Scales scales{1, 1};
-    memcpy(&scales, block, std::size_t(f.scale_bytes()));  // a slice may begin at any byte
+    // A slice may begin at any byte. The sizes are constants, so that no copy needs a stack.
+    memcpy(&scales.scale, block, 4);
+    if (f.scales > 1) memcpy(&scales.power, block + 4, 4);
     const uint8_t* const codes = block + f.scale_bytes();
     const int code = f.codes_in_byte == 1 ? codes[at] : codes[at / 2] >> (at % 2 != 0 ? 0 : 4) & 15;
     store_as<float>(x, i, coded::unscaled(table.form, scales, table.numbers[code]));
@@ -232,7 +234,10 @@ __global__ void encode_blocks_kernel(Operand x, const float* skip, CodedNumbers 
     const coded::Scales scales =
         coded::scales_of(table.form, std::bit_cast<float>(largest), std::bit_cast<float>(smallest));
     uint8_t* const block = blocks + b * f.block_bytes();
-    if (lane == 0) memcpy(block, &scales, std::size_t(f.scale_bytes()));
+    if (lane == 0) {
+      memcpy(block, &scales.scale, 4);
+      if (f.scales > 1) memcpy(block + 4, &scales.power, 4);
+    }
     uint8_t* const codes = block + f.scale_bytes();
     const auto code = [&](int64_t i) {
       return i < count

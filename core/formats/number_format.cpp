@@ -48,6 +48,9 @@ std::optional<NumberFormat> parametric(std::string_view name) {
   if (!name.starts_with("m")) return std::nullopt;
   name.remove_prefix(1);
   const int fraction = leading_number(name);
+  // With one bit of exponent, all spacings are equal.
+  if (name.empty() && has_sign && exponent == 1 && fraction >= 1 && fraction <= 14)
+    return NumberFormat::integer(fraction + 2);
   if (!name.empty() || exponent < 2 || exponent > 8 || fraction < 0 || fraction > 23)
     return std::nullopt;
   if (has_sign) return NumberFormat::ieee_like(exponent, fraction);

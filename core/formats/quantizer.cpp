@@ -128,6 +128,31 @@ void check_table(std::string_view op, const Quantizer& quantizer) {
                      "another rounding.");
 }
 
+void check_choice(std::string_view op, const Quantizer& quantizer) {
+  const std::vector<NumberFormat>& grids = quantizer.choice.grids;
+  if (grids.size() < 2 || grids.size() > 8)
+    fail<UsageError>(op, "a block chooses among ", grids.size(), " grids. Give 2 to 8.");
+  for (std::size_t i = 0; i < grids.size(); ++i) {
+    check_format(op, grids[i]);
+    if (std::ranges::find(grids.begin(), grids.begin() + std::ptrdiff_t(i), grids[i]) !=
+        grids.begin() + std::ptrdiff_t(i))
+      fail<UsageError>(op, "a block chooses among grids of which two are ", described(grids[i]),
+                       ". Leave one out.");
+  }
+  if (quantizer.grid != grids[0] || !quantizer.table.empty() || quantizer.own)
+    fail<UsageError>(op,
+                     "a choice of grids replaces the grid, whose value is the first of them, "
+                     "tables and functions.");
+  if (quantizer.scaling.per != Scaling::Per::block)
+    fail<UsageError>(op,
+                     "grids are chosen for each block, and the quantizer has no blocks. Give it "
+                     "a scale per block.");
+  if (quantizer.scaling.target_count() > 0 || quantizer.average > 0)
+    fail<UsageError>(op,
+                     "a block chooses its grid, and its scale or neighbors as well. Leave one "
+                     "out.");
+}
+
 void check_average(std::string_view op, const Quantizer& quantizer) {
   if (quantizer.average == 0) return;
   if (!(quantizer.average > 0 && quantizer.average < 1))
@@ -188,6 +213,9 @@ std::string described(const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   PlainText text;
   if (quantizer.own) text << quantizer.own->name << " (" << quantizer.own->hash << ")";
+  else if (!quantizer.choice.grids.empty())
+    for (std::size_t i = 0; i < quantizer.choice.grids.size(); ++i)
+      text << (i == 0 ? "" : " or ") << described(quantizer.choice.grids[i]);
   else if (quantizer.table.empty()) text << described(quantizer.grid);
   else text << "a table of " << quantizer.table.size() << " numbers";
   if (scaling.per == Scaling::Per::tensor) {
@@ -212,6 +240,7 @@ std::string described(const Quantizer& quantizer) {
       text << (i == 0 ? ", largest at " : " or ") << scaling.targets[std::size_t(i)];
     if (scaling.target_count() > 1) text << " (" << name(scaling.error) << ")";
   }
+  if (!quantizer.choice.grids.empty()) text << ", the grid by " << name(quantizer.choice.by);
   if (quantizer.hadamard > 0) text << ", rotated by " << quantizer.hadamard;
   if (quantizer.hadamard > 0 && quantizer.draws_signs) text << " with new signs";
   if (quantizer.clip.rms) text << ", clipped at " << *quantizer.clip.rms << " root mean squares";
@@ -234,6 +263,14 @@ bool Quantizer::draws() const {
 
 bool Quantizer::exact_in(DType dtype) const {
   if (!table.empty() || own) return dtype == halftone::f32;
+  if (!choice.grids.empty()) {
+    Quantizer one = *this;
+    one.choice = {};
+    return std::ranges::all_of(choice.grids, [&](const NumberFormat& format) {
+      one.grid = format;
+      return one.exact_in(dtype);
+    });
+  }
   const int least = grid.min_exponent - grid.significand_bits + 1;  // all are multiples of 2^least
   switch (dtype) {
     case halftone::f32: return true;
@@ -251,7 +288,11 @@ bool Quantizer::exact_in(DType dtype) const {
 double Quantizer::bits_per_element() const {
   if (own) return own->bits;
   if (scaling.per != Scaling::Per::block) return grid.bits;
-  return grid.bits + double(scaling.scale_format.bits) / (double(scaling.rows) * scaling.columns);
+  int bits = grid.bits, chosen = 0;
+  for (const NumberFormat& format : choice.grids) bits = std::max(bits, int(format.bits));
+  if (!choice.grids.empty()) chosen = std::bit_width(choice.grids.size() - 1);
+  return bits +
+         double(scaling.scale_format.bits + chosen) / (double(scaling.rows) * scaling.columns);
 }
 
 void check_quantizer(std::string_view op, const Quantizer& quantizer) {
@@ -267,6 +308,7 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer) {
     fail<UsageError>(op, "numbers beyond a ", quantizer.own ? "function" : "table",
                      " are to become ", name(*quantizer.saturation),
                      ". Only a format has an infinity: leave it out.");
+  if (!quantizer.choice.grids.empty()) check_choice(op, quantizer);
   if (quantizer.table.empty()) check_format(op, quantizer.grid);
   else check_table(op, quantizer);
   if (quantizer.random.variant != StochasticVariant::a && quantizer.random.bits > 24)
@@ -368,7 +410,7 @@ namespace {
 /// every device.
 bool one_kernel(const Quantizer& quantizer) {
   return quantizer.hadamard == 0 && !quantizer.clip.any() && !quantizer.own &&
-         quantizer.average == 0 && quantizer.table.empty();
+         quantizer.average == 0 && quantizer.table.empty() && quantizer.choice.grids.empty();
 }
 
 /// Returns true if neither blocks, random numbers nor sums count elements: then any dense order
@@ -414,9 +456,64 @@ void apply(const Clip& clip, const Tensor& x, Tensor& y) {
   backend.clip(x, bound, y);
 }
 
-/// The same as run() for a quantizer with a clip, or, on the host, with a function of the program:
-/// in f32, as a bound need not be a number of a short dtype. Results are exact in the dtype of
-/// `to`.
+/// Rounds x to each grid of a choice, and copies each block from the one with the least error.
+void quantize_by_choice(const Tensor& x, const QuantizeCall& call, Tensor& y) {
+  Backend& backend = backend_for(x);
+  Quantizer one = call.quantizer;
+  one.choice = {};
+  const bool draws = one.rounding == Rounding::stochastic;
+  std::vector<Tensor> results, measured;
+  for (const NumberFormat& format : call.quantizer.choice.grids) {
+    one.grid = format;
+    const auto rounded = [&](Rounding rounding) {
+      one.rounding = rounding;
+      Quantizer quantizer = one;
+      Tensor result = empty(x.shape(), f32);
+      backend.quantize(x,
+                       {.quantizer = quantizer,
+                        .amax = call.amax,
+                        .key = call.key,
+                        .key_stride = call.key_stride},
+                       result);
+      return result;
+    };
+    const Rounding rounding = call.quantizer.rounding;
+    results.push_back(rounded(rounding));
+    measured.push_back(draws ? rounded(Rounding::nearest_even) : results.back());
+  }
+  const int64_t columns = x.size(-1), rows = x.numel() / columns;
+  const Scaling& scaling = call.quantizer.scaling;
+  const float* const from = x.data<float>();
+  float* const to = y.data<float>();
+  for (int64_t top = 0; top < rows; top += scaling.rows)
+    for (int64_t left = 0; left < columns; left += scaling.columns) {
+      const int64_t bottom = std::min(rows, top + scaling.rows),
+                    right = std::min(columns, left + scaling.columns);
+      const auto each = [&](auto use) {
+        for (int64_t i = top; i < bottom; ++i)
+          for (int64_t j = left; j < right; ++j) use(i * columns + j);
+      };
+      std::size_t best = 0;
+      double least = 0;
+      for (std::size_t g = 0; g < measured.size(); ++g) {
+        double error = 0;
+        each([&](int64_t at) {
+          const double e = std::abs(double(measured[g].data<float>()[at]) - double(from[at]));
+          switch (call.quantizer.choice.by) {
+            case ScaleError::mse: error += e * e; break;
+            case ScaleError::mae: error += e; break;
+            case ScaleError::max: error = std::max(error, e);
+          }
+        });
+        if (g == 0 || error < least) best = g, least = error;
+      }
+      each([&](int64_t at) { to[at] = results[best].data<float>()[at]; });
+    }
+}
+
+/// The same as run() for a quantizer with a clip, or, on the host, with a function of the program
+/// or a choice of grids: in f32, as a bound need not be a number of a short dtype. Results are
+/// exact in the dtype of `to`.
 void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   const MemoryScope scope(MemoryUse::workspace);
   Backend& backend = backend_for(from);
@@ -431,9 +528,12 @@ void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
     backend.rotate(x, rotation, whole);
   }
   // A survey reads the numbers before and after the clip, and the results.
+  const bool chooses = !quantizer.choice.grids.empty();
   const bool surveyed = call.survey.defined(), direct = to.dtype() == f32 && !surveyed;
   Tensor x = whole, y = direct ? to : made();
   if (quantizer.clip.any()) x = surveyed ? made() : y, apply(quantizer.clip, whole, x);
+  // The survey of a choice counts no saturation: it would need the grid of each block.
+  static const Quantizer any_grid;
   QuantizeCall own{.quantizer = quantizer,
                    .key = call.key,
                    .key_stride = call.key_stride,
@@ -443,10 +543,12 @@ void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (quantizer.own)
     round_blocks(*quantizer.own, {x.data<float>(), count}, x.size(-1), call.key,
                  {y.data<float>(), count});
+  else if (!quantizer.choice.grids.empty()) quantize_by_choice(x, own, y);
   else backend.quantize(x, own, y);
   if (surveyed) {
     Tensor row = call.survey;
-    backend.survey(x, y, &own, row);
+    const QuantizeCall plain{.quantizer = any_grid, .unclipped = own.unclipped};
+    backend.survey(x, y, chooses ? &plain : &own, row);
   }
   rotation.back = true;
   if (rotation.size > 0) backend.rotate(y, rotation, y);
@@ -512,9 +614,10 @@ void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
-  const bool host_only = call.quantizer.own || !call.quantizer.table.empty();
+  const bool chooses = !call.quantizer.choice.grids.empty();
+  const bool host_only = call.quantizer.own || !call.quantizer.table.empty() || chooses;
   if (host_only && from.device() != Device::cpu()) return run_on_host(from, call, to);
-  if (call.quantizer.clip.any() || call.quantizer.own) return run_in_f32(from, call, to);
+  if (call.quantizer.clip.any() || call.quantizer.own || chooses) return run_in_f32(from, call, to);
   if (call.quantizer.average > 0) return run_by_average(from, call, to);
   Backend& backend = backend_for(from);
   const Quantizer& quantizer = call.quantizer;

@@ -135,6 +135,15 @@ struct StochasticBits {
   bool operator==(const StochasticBits&) const = default;
 };
 
+/// The grids among which each block takes the one with the least error, the first of equal ones.
+/// Each has the scale that its largest number asks for. Errors are summed in f64, row by row; those
+/// of rounding to nearest if the quantizer rounds stochastically. (Grid Games, arXiv 2605.12327.)
+struct GridChoice {
+  std::vector<NumberFormat> grids{};  // 2 to 8; none: no choice
+  ScaleError by = ScaleError::mse;
+  bool operator==(const GridChoice&) const = default;
+};
+
 struct Quantizer {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
@@ -152,6 +161,8 @@ struct Quantizer {
   /// 2 to 256 ascending numbers that replace `grid`, whose max must be their largest magnitude.
   /// Numbers beyond them saturate. Ties of nearest_even go to the number whose place is even.
   std::vector<float> table{};
+  /// Its first grid is `grid`. The host computes it.
+  GridChoice choice{};
   /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
   /// the scale follows from them.
   Clip clip{};

@@ -30,6 +30,13 @@ HT_HD constexpr int32_t exponent_of(float x, int32_t least) {
   const auto read = int32_t(exponent < least ? least : exponent);
   return magnitude == 0 ? -126 : read;
 }
+/// a * b of doubles, never fused with a sum. (All products here are exact, so that fusing could not
+/// change them; but a compiler's own choice would be all that says so.)
+#if defined(__CUDA_ARCH__)
+HT_HD double times(double a, double b) { return __dmul_rn(a, b); }
+#else
+HT_HD constexpr double times(double a, double b) { return a * b; }
+#endif
 /// Returns 2^exponent, which must be a normal double.
 HT_HD constexpr double power(int32_t exponent) {
   return std::bit_cast<double>(uint64_t(exponent + 1023) << 52);
@@ -48,19 +55,18 @@ HT_HD constexpr double floored(double x) {
   return near > x ? near - 1 : near;
 }
 /// Cuts a double to a float, towards 0. Beyond the largest float it is infinite.
-HT_HD constexpr float cut_to_float(double x) {
+HT_HD float cut_to_float(double x) {
   const double normal =
       std::bit_cast<double>(std::bit_cast<uint64_t>(x) & ~((uint64_t(1) << 29) - 1));
   const bool small = x < 0x1p-126 && x > -0x1p-126;
-  return float(small ? cut(x * 0x1p149) * 0x1p-149 : normal);
+  return float(small ? times(cut(times(x, 0x1p149)), 0x1p-149) : normal);
 }
 
 HT_HD constexpr float one_nan(float x) { return x != x ? std::bit_cast<float>(0x7fffffffu) : x; }
 
 /// Rounds the exact result of a step. floats: whether the grid is f32, which loops know; then the
 /// rounding is nearest_even or toward_zero.
-template <Rounding rounding, bool floats>
-HT_HD constexpr float rounded(const Grid& grid, double x) {
+template <Rounding rounding, bool floats> HT_HD float rounded(const Grid& grid, double x) {
   if constexpr (floats) {
     return one_nan(rounding == Rounding::nearest_even ? float(x) : cut_to_float(x));
   } else {
@@ -120,10 +126,11 @@ inline constexpr int32_t apart_products = 24, apart_sum = 31, apart_before = 24;
 
 /// Joins the products of a step, cut and added, to the sum before it. exponent: the largest of the
 /// products. plain: the products and the sum before, as doubles add them.
-HT_HD constexpr double joined_apart(double products, int32_t exponent, float before, double plain) {
+HT_HD double joined_apart(double products, int32_t exponent, float before, double plain) {
   const int32_t own = exponent_of(before, -126), most = own > exponent ? own : exponent;
   const Place a = place_of(most, apart_sum), b = place_of(most, apart_before);
-  const double joined = floored(products * a.in) * a.out + floored(double(before) * b.in) * b.out;
+  const double joined = times(floored(times(products, a.in)), a.out) +
+                        times(floored(times(double(before), b.in)), b.out);
   return plain - plain == 0 ? joined : plain;
 }
 
@@ -143,10 +150,12 @@ HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float
     return sum;
   }
   if (unit.align == Align::halves) {
-    float half[2] = {0, 0};
-    for (int32_t i = 0; i < count; ++i)
-      half[i % 2] = multiplied_and_added(term(i).a, term(i).b, half[i % 2]);
-    return with_halves(sum, half[0], half[1]);
+    float even = 0, odd = 0;
+    for (int32_t i = 0; i < count; i += 2) {
+      even = multiplied_and_added(term(i).a, term(i).b, even);
+      if (i + 1 < count) odd = multiplied_and_added(term(i + 1).a, term(i + 1).b, odd);
+    }
+    return with_halves(sum, even, odd);
   }
   const bool apart = unit.align == Align::apart;
   int32_t most = apart ? -1000 : exponent_of(sum, -126);
@@ -156,13 +165,13 @@ HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float
     most = exponent > most ? exponent : most;
   }
   const Place place = place_of(most, apart ? apart_products : unit.fraction);
-  double total = apart ? 0 : cut(double(sum) * place.in), plain = double(sum);
+  double total = apart ? 0 : cut(times(double(sum), place.in)), plain = double(sum);
   for (int32_t i = 0; i < count; ++i) {
-    const double product = double(term(i).a) * double(term(i).b);
+    const double product = times(double(term(i).a), double(term(i).b));
     plain += product;
-    total += cut((apart ? beyond_floats(product) : product) * place.in);
+    total += cut(times(apart ? beyond_floats(product) : product, place.in));
   }
-  total *= place.out;
+  total = times(total, place.out);
   const double result = apart ? joined_apart(total, most, sum, plain) : total;
   return visit_result<rounding>(
       grid, [&]<bool floats>() { return rounded<rounding, floats>(grid, result); });

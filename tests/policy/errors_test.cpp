@@ -69,6 +69,12 @@ TEST_CASE("formats and quantizers") {
                  "/quantizers/q/format: there is no number format named \"binary8p8se\". "));
   CHECK(refusal_of_quantizer(R"("format": "binary8p3se", "overflow": "inf")")
             .starts_with("/quantizers/q/overflow: infinity, saturate or propagate, got "));
+  CHECK(contains(refusal_of_quantizer(R"("grid": {"choose": ["e2m1"]}, "scale": {"per": "block"})"),
+                 "a block chooses among 1 grids. Give 2 to 8."));
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "grid": {"choose": ["e2m1", "int4"]})"),
+                 "/quantizers/q/grid: a quantizer has a format, a table or a choice of grids."));
+  CHECK(contains(refusal_of_quantizer(R"("grid": {"by": "mse"})"),
+                 "/quantizers/q/grid: \"choose\", a list of formats, is missing."));
   CHECK(contains(refusal_of_quantizer(R"("table": [0, 1], "overflow": "saturate")"),
                  "Only a format has an infinity: leave it out."));
   CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "stochastic": {"bits": 3},
@@ -139,6 +145,8 @@ constexpr const char* everything = R"({
                     "fit": "mse", "correct": "eden"}},
     "l": {"like": "mxfp8", "scale": {"per": "block", "rule": "ceil"}},
     "p": {"format": "binary8p4ue", "stochastic": {"bits": 5, "variant": "C"}, "overflow": "saturate"},
+    "g": {"grid": {"choose": ["e2m1", "int4"], "by": "max"},
+          "scale": {"per": "block", "block": [1, 16], "format": "e4m3"}},
     "a": {"format": "e2m1", "average": 0.9}, "c": {"like": "f", "clip": {"quantile": 0.99}}},
   "rules": [{"name": "r", "about": "x",
              "match": {"op": ["linear"], "asks": "low_precision", "path": "**", "except": "head",

@@ -655,6 +655,8 @@ TEST_CASE("every quantizer of the grammar survives writing") {
         R"({"format": "e4m3", "stochastic": {"bits": 9}})",
         R"({"format": {"exponent": 4, "fraction": 3, "bias": 9}})",
         R"({"format": "binary8p4se", "overflow": "infinity", "scale": {"per": "block"}})",
+        R"({"grid": {"choose": ["e2m1", "e1m2", "e3m0"], "by": "mae"}, "scale": {"per": "block"}})",
+        R"({"like": "nvfp4", "grid": {"choose": ["int4", {"exponent": 2, "fraction": 1}]}})",
         R"({"format": "e5m2", "scale": {"per": "block", "block": [2, 3], "rule": "even"}})"}) {
     CAPTURE(quantizer);
     const Policy file = test::file_of(one_rule + quantizer + "}]");
