@@ -299,7 +299,7 @@ TEST_CASE("number_formats: names") {
   CHECK(described(*number_format_named("e5m6")) == "e5m6");
   CHECK(described(*number_format_named("int4")) == "int4");
   CHECK(number_format_named("int4")->max == 1.75f);
-  for (const char* none : {"", "e", "e4", "e4m", "e1m3", "e9m1", "e4m24", "e4m3x", "e100m1", "int2",
+  for (const char* none : {"", "e", "e4", "e4m", "e1m0", "e9m1", "e4m24", "e4m3x", "e100m1", "int2",
                            "int17", "int", "fp8", "E4M3", "e-4m3"})
     CHECK(number_format_named(none) == std::nullopt);
   NumberFormat odd = formats::e4m3;
