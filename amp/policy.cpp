@@ -164,21 +164,19 @@ void require_operand_numbers(const JsonValue& rule) {
   }
 }
 
-}  // namespace
-
 /// "norm_to_noise": {"below": 1.73}
 struct Bound {
   std::optional<double> below{}, above{};
   bool operator==(const Bound&) const = default;
 };
-static void describe(Record& r, Bound& bound) {
+void describe(Record& r, Bound& bound) {
   r.number("below", bound.below);
   r.number("above", bound.above);
   if (r.reads() && bound.below.has_value() == bound.above.has_value())
     r.whole().refuse("a bound is {\"below\": number} or {\"above\": number}.");
 }
 
-static Role measured_role_in(const JsonValue& value) {
+Role measured_role_in(const JsonValue& value) {
   const auto role = role_named(value.text());
   if (!role || *role == Role::input_backward || *role == Role::weight_backward)
     value.refuse(in_quotes(value.text()),
@@ -186,6 +184,8 @@ static Role measured_role_in(const JsonValue& value) {
                  "grad_output, grad_output.weight, grad_input or grad_weight.");
   return *role;
 }
+
+}  // namespace
 
 static void describe(Record& r, When& when) {
   r.require("role", "\"role\", the tensor that is measured, is missing.");

@@ -318,10 +318,6 @@ void describe_grid(Record& r, Quantizer& q, const Grids& grids) {
   if (table) q.grid = Quantizer::of_table(q.table).grid;
 }
 
-}  // namespace
-
-namespace {
-
 void rounding_entries(Record& r, Quantizer& q) {
   std::vector<Word<Rounding>> words;
   for (int i = 0; i < rounding_count; ++i) words.push_back({name(Rounding(i)), Rounding(i)});
@@ -471,7 +467,7 @@ Quantizer Grids::quantizer_in(const JsonValue& value) const {
 Accumulator Grids::accumulator_in(const JsonValue& value) const {
   if (value.is_text()) return accumulator_named(value);
   const Accumulator accumulator = Record::read(value, "an accumulator", Accumulator{}, *this);
-  if (is_unsigned(accumulator.grid))
+  if (is_unsigned(accumulator.grid) || accumulator.grid.codes == Codes::p3109_unsigned)
     value.find("format")->refuse(
         described(accumulator.grid),
         " has no sign bit, and sums can be negative. Choose a format with a sign.");

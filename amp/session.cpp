@@ -202,28 +202,32 @@ void Session::require_measurable(const Entry& entry) const {
 void Session::require_possible(const Entry& entry) const {
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
-    const auto treatment = std::make_shared<Treatment>(
-        matcher_.treatment(entry.resolved.site, *entry.op, step, [](std::size_t) { return true; }));
-    if (treatment->backward_differs() && entry.op->once)
-      fail<UsageError>(
-          where_,
-          matcher_.last_about(*treatment, {Role::input_backward, Role::weight_backward,
-                                           Role::input_0_backward, Role::input_1_backward}),
-          " at ", entry.name, ": ", entry.op->name,
-          " cannot be computed twice, so \"input.backward\" is not possible here. "
-          "Leave it out of the rule, or except this place.");
-    if (treatment->accumulate && !entry.op->accumulator)
-      fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no emulated accumulator. ",
-                       amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
-    if (treatment->compute != Compute::tf32) continue;
-    if (!entry.op->tf32)
-      fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in TF32. ",
-                       amp::CastPolicy::operations_with(&OpFacts::tf32), " do.");
-    if (treatment->accumulate)
-      fail<UsageError>(where_, entry.name,
-                       ": an accumulator is emulated, and its factors are f32. Use \"compute\": "
-                       "\"f32\".");
+    for (const bool on : {false, true})
+      require_possible(entry, matcher_.treatment(entry.resolved.site, *entry.op, step,
+                                                 [on](std::size_t) { return on; }));
   }
+}
+
+void Session::require_possible(const Entry& entry, const Treatment& treatment) const {
+  if (treatment.backward_differs() && entry.op->once)
+    fail<UsageError>(
+        where_,
+        matcher_.last_about(treatment, {Role::input_backward, Role::weight_backward,
+                                        Role::input_0_backward, Role::input_1_backward}),
+        " at ", entry.name, ": ", entry.op->name,
+        " cannot be computed twice, so \"input.backward\" is not possible here. "
+        "Leave it out of the rule, or except this place.");
+  if (treatment.accumulate && !entry.op->accumulator)
+    fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no emulated accumulator. ",
+                     amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
+  if (treatment.compute != Compute::tf32) return;
+  if (!entry.op->tf32)
+    fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in TF32. ",
+                     amp::CastPolicy::operations_with(&OpFacts::tf32), " do.");
+  if (treatment.accumulate)
+    fail<UsageError>(where_, entry.name,
+                     ": an accumulator is emulated, and its factors are f32. Use \"compute\": "
+                     "\"f32\".");
 }
 
 /// Checks that the operation has the operands that its rules name.

@@ -128,7 +128,7 @@ void RuleSwitches::load(const NamedTensors& state, std::size_t rules) {
     const std::vector<double> numbers = x.to_vector<double>();
     loaded[{int(rule), std::string(rest.substr(dot + 1))}] = {numbers[0] != 0, numbers[1]};
   }
-  states_ = std::move(loaded), rows_.clear(), heard_.clear();
+  states_ = std::move(loaded), rows_.clear(), heard_.clear(), log_.clear();
 }
 
 }  // namespace halftone::policy

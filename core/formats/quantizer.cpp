@@ -594,9 +594,10 @@ void run_by_average(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 /// The same as run() on the host, for tensors of other devices.
 void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (recording_step())
-    fail<UsageError>("quantize", "the host computes this quantizer (", described(call.quantizer),
-                     "), which a captured step cannot do. Run the step uncaptured, or leave tables "
-                     "and quantizers of the program out.");
+    fail<UsageError>(
+        "quantize", "the host computes this quantizer (", described(call.quantizer),
+        "), which a captured step cannot do. Run the step uncaptured, or leave tables, "
+        "choices of grids and quantizers of the program out.");
   const auto here = [](const Tensor& x) { return x.defined() ? x.to(Device::cpu()) : x; };
   const Tensor x = here(from);
   Tensor y = empty(x.shape(), x.dtype());

@@ -46,14 +46,14 @@ std::string f8_of(const NumberFormat& grid) {
 
 Said per_tensor(const Quantizer& q) {
   const Scaling& s = q.scaling;
-  if (f8_of(q.grid).empty()) return cannot("scales per tensor are of e4m3 and e5m2 there");
+  if (f8_of(q.grid).empty()) return cannot("it scales only e4m3 and e5m2 per tensor");
   if (s.from_history) {
-    if (s.power_of_two || s.least > 0) return cannot("delayed scales are plain f32 there");
+    if (s.power_of_two || s.least > 0) return cannot("its delayed scales are plain f32");
     return {.code = "DelayedScalingRequest(fp8_format=FORMAT, margin=" + std::to_string(s.margin) +
                     ", amax_history_len=" + std::to_string(s.history) + ", amax_compute_algo=\"" +
                     (s.latest ? "most_recent" : "max") + "\")"};
   }
-  if (s.margin != 0) return cannot("a current scale has no margin there");
+  if (s.margin != 0) return cannot("its current scales have no margin");
   return {.code = "Float8CurrentScalingQuantizer(fp8_dtype=" + f8_of(q.grid) +
                   ", device=torch.device(\"cuda\"), force_pow_2_scales=" + truth(s.power_of_two) +
                   ", amax_epsilon=" + text_of(double(s.least)) + ")"};
@@ -63,14 +63,14 @@ Said nvfp4(const Quantizer& q) {
   const Scaling& s = q.scaling;
   const bool four_over_six = s.targets[0] == 6 && s.targets[1] == 4 && s.targets[2] == 0;
   if (s.target_count() > 0 && !four_over_six)
-    return cannot("NVFP4 has no choice of scales but 6 and 4 there");
+    return cannot("its NVFP4 chooses only between the scales for 6 and for 4");
   if (four_over_six && s.error == ScaleError::max)
-    return cannot("Four Over Six chooses by MSE or MAE there");
+    return cannot("its Four Over Six chooses by MSE or MAE");
   if (s.corrected || s.scale_rounding != Rounding::nearest_even)
-    return cannot("NVFP4's scales are rounded to nearest, and not corrected there");
+    return cannot("it rounds NVFP4's scales to nearest, and does not correct them");
   if (s.scale_max != 0 && s.scale_max != 256 && s.scale_max != 448)
-    return cannot("NVFP4's largest scale is 448 or 256 there");
-  if (q.hadamard != 0 && q.hadamard != 16) return cannot("rotations are of 16 numbers there");
+    return cannot("its largest NVFP4 scale is 448 or 256");
+  if (q.hadamard != 0 && q.hadamard != 16) return cannot("it rotates 16 numbers");
   std::string code =
       "NVFP4Quantizer(fp4_dtype=DType.kFloat4E2M1, with_rht=" + truth(q.hadamard > 0) +
       ", with_post_rht_amax=" + truth(q.hadamard > 0) +
@@ -82,9 +82,9 @@ Said nvfp4(const Quantizer& q) {
             std::to_string(s.scale_max != 0 ? int(s.scale_max) : 448) +
             ", nvfp4_4over6_err_mode=\"" + (s.error == ScaleError::mse ? "MSE" : "MAE") + "\"";
   else if (s.scale_max != 0 && s.scale_max != 448)
-    return cannot("NVFP4's largest scale is 448 there without Four Over Six");
+    return cannot("its largest NVFP4 scale is 448 without Four Over Six");
   Said said{.code = code + ")"};
-  if (q.hadamard > 0) said.differences.emplace_back("the signs of a rotation are drawn there");
+  if (q.hadamard > 0) said.differences.emplace_back("it draws the signs of a rotation");
   return said;
 }
 
@@ -95,14 +95,14 @@ Said per_block(const Quantizer& q) {
   if (q.grid == formats::e2m1 && s.columns == 16 && (s.rows == 1 || s.rows == 16) &&
       s.scale_format == formats::e4m3 && (s.tensor_level || s.row_level))
     return nvfp4(q);
-  if (q.hadamard > 0) return cannot("only NVFP4 is rotated there");
-  if (draws) return cannot("only NVFP4 is rounded stochastically there");
+  if (q.hadamard > 0) return cannot("it rotates only NVFP4");
+  if (draws) return cannot("it rounds only NVFP4 stochastically");
   if (!f8.empty() && s.is_plain() && s.scale_format == formats::e8m0 && s.rows == 1 &&
       s.columns == 32) {
     Said said{.code = "MXFP8Quantizer(fp8_dtype=" + f8 + ")"};
     if (s.rule != ScaleRule::rceil)
       said.differences.push_back(
-          "MXFP8's scales are rounded up there (\"rule\": \"rceil\"), here by \"" +
+          "it rounds MXFP8's scales up (\"rule\": \"rceil\"), halftone by \"" +
           std::string(name(s.rule)) + "\"");
     return said;
   }
@@ -112,21 +112,22 @@ Said per_block(const Quantizer& q) {
                 "Float8BlockQuantizer(fp8_dtype=" + f8 +
                 ", rowwise=True, columnwise=True, force_pow_2_scales=False, block_scaling_dim=" +
                 (s.rows == 1 ? "1" : "2") + ")"};
-  return cannot(described(q) + " is no format there");
+  return cannot("it has no format " + described(q));
 }
 
 /// Returns the expression for one quantizer; null: high precision.
 Said quantizer_there(const Quantizer* q) {
   if (!q) return {.code = "IdentityQuantizer()"};
-  if (q->own || !q->table.empty()) return cannot("tables and functions are no formats there");
+  if (q->own || !q->table.empty() || !q->choice.grids.empty())
+    return cannot("it has no tables, choices of grids, and functions of a program");
   if (q->clip.any() || q->average > 0 || q->saturation)
-    return cannot("clips, averages and \"overflow\" do not exist there");
+    return cannot("it has no clips, averages and \"overflow\"");
   const bool draws = q->rounding == Rounding::stochastic;
   if (q->rounding != Rounding::nearest_even && !(draws && q->random == StochasticBits{}))
-    return cannot("rounding is to nearest, or stochastic with all bits there");
+    return cannot("it rounds to nearest, or stochastically with all bits");
   switch (q->scaling.per) {
     case Scaling::Per::tensor:
-      return draws ? cannot("only NVFP4 is rounded stochastically there") : per_tensor(*q);
+      return draws ? cannot("it rounds only NVFP4 stochastically") : per_tensor(*q);
     case Scaling::Per::block: return per_block(*q);
     case Scaling::Per::none: break;
   }
@@ -135,8 +136,8 @@ Said quantizer_there(const Quantizer* q) {
       return {
           .code = "IdentityQuantizer()",
           .reason = {},
-          .differences = {"operands in " + described(dtype) + " are the dtype of the model there"}};
-  return cannot(described(*q) + " without a scale does not exist there");
+          .differences = {"operands in " + described(dtype) + " are in the dtype of the model"}};
+  return cannot("it has no format " + described(*q) + " without a scale");
 }
 
 /// Whether a tensor and its transposed one have the same rounded numbers.
@@ -148,7 +149,7 @@ bool is_symmetric(const Quantizer& q) {
 /// (columnwise) products; `apart`: the second has a rule of its own.
 Said operand_there(const Quantizer* row, const Quantizer* column, bool apart) {
   if (row && row->hadamard > 0)
-    return cannot("only the weight gradient's operands are rotated there");
+    return cannot("it rotates only the operands of the weight's gradient");
   Said first = quantizer_there(row);
   if (first.code.empty() || (!apart && (!row || is_symmetric(*row)))) return first;
   if (!apart) {
@@ -166,7 +167,7 @@ Said operand_there(const Quantizer* row, const Quantizer* column, bool apart) {
   if (row && column && turned == *column) return second;  // its rowwise numbers are not rotated
   for (const Quantizer* const q : {row, column})
     if (q && q->scaling.from_history)
-      return cannot("delayed scales are for both products of an operand there");
+      return cannot("its delayed scales are for both products of an operand");
   second.differences.insert(second.differences.end(), first.differences.begin(),
                             first.differences.end());
   second.code = "HybridQuantizer(rowwise_quantizer=" + first.code +
@@ -195,16 +196,16 @@ class Recipe {
     if (file.weights == f64) refuse("the policy", "its weights are f64");
     if (file.weights != f32)
       differs("weights in " + std::string(name(file.weights)) +
-              " are the model's and the optimizer's there");
+              " are left to the model and the optimizer");
     if (file.autocast)
-      differs("autocast in " + std::string(name(*file.autocast)) + " is torch.autocast's there");
+      differs("autocast in " + std::string(name(*file.autocast)) + " is left to torch.autocast");
     for (const policy::ResolvedSite& site : session.resolved()) add(site);
     for (const policy::Rule& rule : session.rules().rules)
       if (rule.match.when || rule.match.from_step > 0 ||
           rule.match.to_step != std::numeric_limits<int64_t>::max())
-        differs("rules begin and end: this is the recipe of the first step");
+        differs("rules begin and end; this is the recipe of the first step");
     if (session.rules().parameters || !session.rules().states.empty())
-      differs("parameters and states on grids are the optimizer's there");
+      differs("parameters and states on grids are left to the optimizer");
     if (layers_.empty()) refuse("the model", "it has no linear layer");
   }
 
@@ -220,14 +221,14 @@ class Recipe {
     const policy::Treatment& treatment = *site.treatment;
     const bool linear = site.site.op == "linear" || site.site.op == "grouped_linear";
     const std::string where = name(site.site);
-    if (treatment.accumulate) differs("how sums are added is the hardware's there");
-    if (treatment.saved) differs("saved activations are those of the quantizers there");
+    if (treatment.accumulate) differs("how sums are added is left to the hardware");
+    if (treatment.saved) differs("activations are saved as its quantizers do");
     for (const Role role : {Role::output, Role::grad_input, Role::grad_weight, Role::bias})
       if (treatment.quantizer(role))
-        differs("\"" + std::string(policy::name(role)) + "\" is not rounded there");
+        differs("\"" + std::string(policy::name(role)) + "\" is not rounded");
     if (!linear) {
       if (treatment.quantizes())
-        differs(std::string(site.site.op) + " is not quantized there: only linear layers are");
+        differs(std::string(site.site.op) + " is not quantized: only linear layers are");
       return;
     }
     Layer layer{site.site.path, {}};
@@ -362,7 +363,7 @@ struct ExportOptions {
 int run_export(const ExportOptions& options, const std::vector<NamedWorkload>& own) {
   if (options.to != "te")
     fail<UsageError>(op, "--to is ", quoted(options.to),
-                     ". Choose te: torchao and modelopt are not there yet.");
+                     ". Choose te, the one stack that this command knows.");
   const amp::Policy file = policy::named_or_read(options.policy);
   Workload work = make_workload(options.workload, 0, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
@@ -381,7 +382,7 @@ int run_export(const ExportOptions& options, const std::vector<NamedWorkload>& o
   for (const std::string& difference : recipe.differences())
     std::cout << "  differs: " << difference << '\n';
   for (const std::string& reason : recipe.refused())
-    std::cout << "  cannot be said: " << reason << '\n';
+    std::cout << "  not in TransformerEngine: " << reason << '\n';
   if (!recipe.refused().empty()) return exit_no;
   const std::filesystem::path folder(options.output);
   files::make_directories(op, folder);

@@ -1,4 +1,4 @@
-// Sums of matrix units, beside the same sums in whole numbers of 128 bits.
+// Sums of matrix units, compared with the same sums in 128-bit integers.
 #include <algorithm>
 #include <cmath>
 #include <string>

@@ -94,6 +94,8 @@ TEST_CASE("formats and quantizers") {
                  "/rules/0/accumulate: \"format\" or \"like\" is missing."));
   CHECK(contains(refusal_of_sum(R"({"like": "h100-mma", "chunk": 40})"),
                  "an accumulator adds up chunks of 40 in steps of 16. Choose a multiple."));
+  CHECK(contains(refusal_of_sum(R"({"format": "binary8p4ue"})"),
+                 "binary8p4ue has no sign bit, and sums can be negative."));
   CHECK(contains(refusal_of_sum(R"({"like": "amx-bf16", "rounding": "up"})"),
                  "It adds in f32, to nearest even."));
   CHECK(contains(refusal_of_sum(R"({"format": "f32", "fraction": 20})"),

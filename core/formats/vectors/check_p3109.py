@@ -1,16 +1,12 @@
-"""Compares halftone's codes and roundings with IEEE P3109.
+"""Compares the number of each code with the value tables of IEEE P3109.
 
     git clone https://github.com/P3109/Public
     python check_p3109.py Public build/release/tools/halftone-lab
 
-The value tables of the working group (504 formats, 8 million codes) against `halftone-lab vectors
-FORMAT --table`, in exact rationals; then the results of the vectors, for every format of at most 8
-bits, against the operations RoundToPrecision and Saturate of the interim report 4.0, written here
-from its text. Prints how many differ.
+Reads the tables of the working group (504 formats, 8 million codes) and `halftone-lab vectors FORMAT
+--table`, compares them in exact rationals, and prints how many differ. It takes some minutes.
 """
 import csv
-import math
-import struct
 import subprocess
 import sys
 from fractions import Fraction
