@@ -41,7 +41,7 @@ inline constexpr std::array<std::string_view, rounding_count> words_of<Rounding>
 /// Decides what becomes of numbers beyond the largest one; the saturation modes of IEEE P3109.
 enum class Saturation : uint8_t {
   none,       // as IEEE 754: infinity, if the format has one and the rounding does not point inward
-  finite,     // all become the largest number, infinity, too
+  finite,     // infinity and numbers beyond the largest become the largest
   propagate,  // finite numbers become the largest; infinity stays, if the format has one
 };
 template <>

@@ -70,7 +70,7 @@ template <Rounding rounding, bool floats> HT_HD float rounded(const Grid& grid, 
   if constexpr (floats) {
     return one_nan(rounding == Rounding::nearest_even ? float(x) : cut_to_float(x));
   } else {
-    // A bit that stands for all that was cut off decides ties.
+    // The last bit is set if anything was cut off, so that ties are decided right.
     const float y = cut_to_float(x);
     const bool inexact = double(y) != x && x == x;
     const uint32_t jammed = std::bit_cast<uint32_t>(y) | uint32_t(inexact);

@@ -392,8 +392,8 @@ void write_all_vectors(const VectorsOptions& options, const std::vector<Rounding
 int compare_with_search(const VectorsOptions& options, const std::vector<Rounding>& roundings) {
   if (!options.quantizer.empty())
     fail<UsageError>(vectors_op, "--exhaustive rounds without a scale. Leave out --quantizer.");
-  const Exhaustive result = compare_all(vectors_format(options.format), roundings,
-                                        vectors_saturation(options));
+  const Exhaustive result =
+      compare_all(vectors_format(options.format), roundings, vectors_saturation(options));
   std::cout << options.format << ": every f32, " << roundings.size()
             << " roundings: " << result.compared << " comparisons, " << result.different
             << " differ\n";
@@ -430,7 +430,8 @@ Work add_vectors(CLI::App& app, const Context&) {
                  "named ones");
   app.add_option("--quantizer", options->quantizer,
                  list_of(ready_made_quantizers()) + "; with a format, that is its grid");
-  app.add_option("--rounding", options->rounding, "one of " + list_of(words_of<Rounding>) + "; default: all");
+  app.add_option("--rounding", options->rounding,
+                 "one of " + list_of(words_of<Rounding>) + "; default: all");
   app.add_option("--count", options->count,
                  "inputs; a quantizer has at least as many in each of its three cases")
       ->capture_default_str();
@@ -485,11 +486,10 @@ bool goes_up(Rounding rounding, double low, double x, double high, bool negative
 
 /// The result for a magnitude beyond max, before its sign. P3109's signed formats have an odd code
 /// for infinity, all others for max.
-double beyond(const NumberFormat& format, Rounding rounding, Saturation saturation,
-              bool negative) {
-  const bool inward =
-      rounding == Rounding::toward_zero || rounding == (negative ? Rounding::up : Rounding::down) ||
-      (rounding == Rounding::to_odd && format.codes != Codes::p3109_signed);
+double beyond(const NumberFormat& format, Rounding rounding, Saturation saturation, bool negative) {
+  const bool inward = rounding == Rounding::toward_zero ||
+                      rounding == (negative ? Rounding::up : Rounding::down) ||
+                      (rounding == Rounding::to_odd && format.codes != Codes::p3109_signed);
   return format.infinity && saturation == Saturation::none && !inward
              ? double(std::numeric_limits<float>::infinity())
              : double(format.max);
@@ -525,8 +525,8 @@ class GridSearch {
     while (numbers_[at_] > x) --at_;
     while (numbers_[at_ + 1] <= x) ++at_;
     const double low = numbers_[at_], high = numbers_[at_ + 1];
-    const bool odd = format_.codes == Codes::ieee ? std::fmod(low / (high - low), 2) != 0
-                                                  : at_ % 2 != 0;
+    const bool odd =
+        format_.codes == Codes::ieee ? std::fmod(low / (high - low), 2) != 0 : at_ % 2 != 0;
     const bool up = goes_up(rounding_, low, x, high, negative, odd, word);
     const double found = up ? high : low;
     return found > double(format_.max) ? beyond(format_, rounding_, saturation_, negative) : found;
