@@ -133,6 +133,22 @@ void require_average(const Rule& rule, Role role, const JsonValue& value) {
                  "\"weight.backward\".");
 }
 
+/// Checks that a learned scale is one of an operand, which has a gradient; rows have a meaning for
+/// weights only.
+void require_learned(const Rule& rule, Role role, const JsonValue& value) {
+  const Scaling& scaling = rule.roles.at(role).quantizer.scaling;
+  if (!scaling.learned) return;
+  const bool input = role == Role::input || role == Role::input_0 || role == Role::input_1 ||
+                     role == Role::query || role == Role::key || role == Role::value ||
+                     role == Role::probabilities;
+  if (role != Role::weight && !input)
+    value.refuse("a scale is learned, and \"", name(role),
+                 "\" has no gradient that could teach it. Use it for \"weight\" or \"input\".");
+  if (scaling.row_level && input)
+    value.refuse("a scale is learned for each row, and the rows of \"", name(role),
+                 "\" are others in each step. Use \"per\": \"tensor\".");
+}
+
 /// Checks that an operation of the rule can have the operand that an entry is about.
 void require_operand(const Rule& rule, Role role, const JsonValue& value) {
   const std::vector<std::string>& ops = rule.match.ops;
@@ -240,7 +256,8 @@ static void describe(Record& r, Rule& rule, const Grids& grids, std::optional<DT
         [&](const JsonValue& value) {
           rule.roles[role] = role_in(role, value, grids);
           require_exact(rule, role, value, autocast);
-          require_average(rule, role, value), require_operand(rule, role, value);
+          require_average(rule, role, value), require_learned(rule, role, value);
+          require_operand(rule, role, value);
           require_attention(rule, role, value);
           return std::optional(rule.roles[role]);
         },
@@ -394,6 +411,8 @@ std::optional<Quantizer> kept_grid_in(const JsonValue& value, const Grids& grids
   const Quantizer quantizer = grids.quantizer_in(value);
   if (quantizer.scaling.per == Scaling::Per::tensor && quantizer.scaling.from_history)
     value.refuse("scales from history are for operands, not for what an optimizer keeps.");
+  if (quantizer.scaling.learned)
+    value.refuse("learned scales are for operands, not for what an optimizer keeps.");
   if (quantizer.average > 0)
     value.refuse("averages are for the weights of operations, not for what an optimizer keeps.");
   return quantizer;

@@ -141,15 +141,66 @@ Choice fit_in(const JsonValue& value, const Scaling& scaling, float max) {
   return fit;
 }
 
+/// {"gradient": "lsq"}
+struct Learned {
+  bool lsq = false;
+  bool operator==(const Learned&) const = default;
+};
+void describe(Record& r, Learned& learned) {
+  r.require("gradient", "\"gradient\": \"lsq\" is missing.");
+  r.word("gradient", learned.lsq, {{"lsq", true}});
+}
+
 void describe_tensor_scale(Record& r, Scaling& s) {
-  r.word("from", s.from_history, {{"current", false}, {"history", true}});
-  r.when(s.from_history, "scales from history", [&] {
-    r.integer("history", s.history, 1, 1 << 20);
-    r.word("take", s.latest, {{"max", false}, {"latest", true}});
+  Learned learned{s.learned};
+  r.part("learned", "a learned scale", learned, s.learned);
+  s.learned = learned.lsq;
+  r.when(!s.learned, "scales that are not learned", [&] {
+    r.word("from", s.from_history, {{"current", false}, {"history", true}});
+    r.when(s.from_history, "scales from history", [&] {
+      r.integer("history", s.history, 1, 1 << 20);
+      r.word("take", s.latest, {{"max", false}, {"latest", true}});
+    });
+    r.integer("margin", s.margin, 0, 100);
+    r.flag("power_of_two", s.power_of_two);
+    r.number("least", s.least);
   });
-  r.integer("margin", s.margin, 0, 100);
-  r.flag("power_of_two", s.power_of_two);
-  r.number("least", s.least);
+}
+
+/// The levels of sub-blocks from one of them on, each an entry of the level above.
+struct Inner {
+  std::array<InnerScale, 2> levels{};
+  bool operator==(const Inner&) const = default;
+};
+
+std::array<int32_t, 2> block_in(const JsonValue& v) {
+  const std::vector<JsonValue> sizes = v.elements();
+  if (sizes.size() != 2) v.refuse("a block is [rows, columns].");
+  return std::array{int32_t(sizes[0].integer(1, 1 << 20)), int32_t(sizes[1].integer(1, 1 << 20))};
+}
+
+void describe(Record& r, Inner& inner) {
+  InnerScale& own = inner.levels[0];
+  r.require("block", "\"block\": [1, columns] is missing.");
+  std::array<int32_t, 2> block{1, own.columns};
+  r.entry("block", block, {}, [](const JsonValue& v) {
+    const auto sizes = block_in(v);
+    if (sizes[0] != 1) v.refuse("sub-blocks are in one row: [1, columns].");
+    return sizes;
+  });
+  own.columns = block[1];
+  r.word("format", own.bits, {{"e1m0", 1}, {"e2m0", 2}, {"e3m0", 3}});
+  Inner next{{inner.levels[1], {}}};
+  r.entry(
+      "inner", next, next.levels[0].columns > 0,
+      [&](const JsonValue& v) {
+        Inner read = Record::read(v, "a scale of sub-blocks", Inner{});
+        if (read.levels[1].columns > 0)
+          v.refuse("a block has more than two levels of sub-blocks inside. Leave one out.");
+        return read;
+      },
+      [](const Inner& written) { return Record::write(written); });
+  inner.levels[1] = next.levels[0];
 }
 
 /// The scale above the blocks: "tensor_level" is the older word for "outer": "tensor".
@@ -160,7 +211,7 @@ void describe_outer_scale(Record& r, Scaling& s) {
   r.flag("tensor_level", s.tensor_level, s.per == Scaling::Per::block && !s.row_level);
   Outer outer = s.row_level ? Outer::row : s.tensor_level ? Outer::tensor : Outer::none;
   r.word("outer", outer, {{"none", Outer::none}, {"tensor", Outer::tensor}, {"row", Outer::row}},
-         s.row_level);
+         s.per == Scaling::Per::block && s.row_level);
   s.tensor_level = outer == Outer::tensor, s.row_level = outer == Outer::row;
   r.when(outer != Outer::none, "scales under one of the tensor or row", [&] {
     r.entry("scale_max", s.scale_max, s.scale_max != 0, [&](const JsonValue& v) {
@@ -173,11 +224,7 @@ void describe_outer_scale(Record& r, Scaling& s) {
 /// max: the largest number of the quantizer's grid.
 void describe_block_scale(Record& r, Scaling& s, const Grids& grids, float max) {
   std::array<int32_t, 2> block{s.rows, s.columns};
-  r.entry("block", block, {}, [](const JsonValue& v) {
-    const std::vector<JsonValue> sizes = v.elements();
-    if (sizes.size() != 2) v.refuse("a block is [rows, columns].");
-    return std::array{int32_t(sizes[0].integer(1, 1 << 20)), int32_t(sizes[1].integer(1, 1 << 20))};
-  });
+  r.entry("block", block, {}, block_in);
   s.rows = block[0], s.columns = block[1];
   format_entry(r, "format", s.scale_format, {}, grids);
   const bool fits = r.given("fit").has_value(), of_powers = s.scale_format == formats::e8m0;
@@ -199,14 +246,22 @@ void describe_block_scale(Record& r, Scaling& s, const Grids& grids, float max) 
       [](const Choice&) { return Json(); });
   std::ranges::copy(choice.from, s.targets.begin());
   s.error = choice.by;
+  Inner inner{s.inner};
+  r.part("inner", "a scale of sub-blocks", inner, s.inner[0].columns > 0);
+  s.inner = inner.levels;
 }
 
 }  // namespace
 
 static void describe(Record& r, Scaling& s, const Grids& grids, float max) {
   using Per = Scaling::Per;
-  r.require("per", "\"per\": \"tensor\" or \"block\" is missing.");
-  r.word("per", s.per, {{"tensor", Per::tensor}, {"block", Per::block}});
+  enum class Said : uint8_t { tensor, row, block };
+  r.require("per", "\"per\": \"tensor\", \"row\" or \"block\" is missing.");
+  const bool per_row = s.per == Per::tensor && s.row_level;
+  Said said = s.per == Per::block ? Said::block : per_row ? Said::row : Said::tensor;
+  r.word("per", said, {{"tensor", Said::tensor}, {"row", Said::row}, {"block", Said::block}});
+  s.per = said == Said::block ? Per::block : Per::tensor;
+  if (said == Said::row) s.row_level = true;
   r.of(s.per == Per::tensor, "scales per tensor", [&] { describe_tensor_scale(r, s); });
   r.of(s.per == Per::block, "scales per block", [&] { describe_block_scale(r, s, grids, max); });
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <set>
 #include <vector>
 
@@ -155,7 +156,8 @@ std::optional<Quantizer> measured_grid(const Rule& rule, const Treatment& others
   const Quantizer* const grid = has_own ? &own->second.quantizer : others.quantizer(role);
   if (!grid) return {};
   Quantizer quantizer = *grid;
-  quantizer.scaling.from_history = false, quantizer.average = 0;
+  quantizer.scaling.from_history = quantizer.scaling.learned = quantizer.scaling.row_level = false;
+  quantizer.average = 0;
   return quantizer;
 }
 }  // namespace
@@ -363,6 +365,7 @@ std::shared_ptr<OpTap> Session::tap(std::span<const Tensor> before, std::span<co
        .roles = resolved.roles,
        .scales = scales_,
        .averages = averages_,
+       .learned = learned_,
        .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
        .offset = pass << 34,
        .step = at_->step,
@@ -568,6 +571,13 @@ std::vector<const Quantizer*> Session::grids_from_history() const {
   return grids;
 }
 
+bool Session::learns_scales() const {
+  return std::ranges::any_of(matcher_.book().rules, [](const Rule& rule) {
+    return std::ranges::any_of(
+        rule.roles, [](const auto& said) { return said.second.quantizer.scaling.learned; });
+  });
+}
+
 std::string Session::seen() const {
   Json used = Json::array(), scales = Json::array();
   for (std::size_t i = 0; i < matcher_.book().rules.size() && !rules_used_; ++i) {
@@ -590,6 +600,10 @@ std::string Session::seen() const {
 
 /// The largest magnitudes of a step are those of all its batches.
 void Session::hear(std::span<const std::string> seen_by_all) {
+  if (learns_scales())
+    fail<UsageError>(where_, "scales are learned, which ", seen_by_all.size(),
+                     " processes cannot do together: each would learn its own. Train on one, or "
+                     "let the scales follow from the tensors.");
   const std::vector<const Quantizer*> grids = grids_from_history();
   for (const std::string& text : seen_by_all) {
     const Json seen = Json::parse(text);
@@ -602,7 +616,8 @@ void Session::hear(std::span<const std::string> seen_by_all) {
   }
 }
 
-void Session::before_step() {
+void Session::before_step(const Tensor& loss_scale) {
+  learned_->set_loss_scale(loss_scale);
   if (rules_used_ || matcher_.book().rules.empty()) return;
   if (entries_.empty() && used_by_any_.empty())
     fail<UsageError>(where_,
@@ -615,6 +630,7 @@ void Session::before_step() {
 void Session::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   watched_.clear();
   scales_->end_step();
+  if (optimizer.group_count() > 0) learned_->end_step(optimizer.lr(), skip);
   const Rulebook& book = matcher_.book();
   const std::vector<Tensor> parameters = optimizer.parameters();
   if (book.parameters)
@@ -640,6 +656,9 @@ void Session::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
         fail<UsageError>(where_, "rule ", i, " (\"", book.rules[i].name,
                          "\") begins and ends by what steps show, which a captured step cannot "
                          "follow. Run it uncaptured.");
+    if (learns_scales())
+      fail<UsageError>(where_,
+                       "scales are learned, which a captured step cannot do. Run it uncaptured.");
     repeat_on_replay([at = at_] { ++at->step; });
   }
   const bool switched = switches_->end_step(book.rules, at_->step);
@@ -659,6 +678,7 @@ NamedTensors Session::state_dict() const {
   NamedTensors state;
   if (!lists_sites_) return state;
   scales_->add_to(state), averages_->add_to(state), switches_->add_to(state);
+  learned_->add_to(state);
   const uint64_t pass = next_pass_ == 1 ? at_->pass : at_->pass % passes_of_keys;
   state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(pass), i64);
   state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
@@ -679,8 +699,14 @@ void Session::load_state_dict(const NamedTensors& state) {
                    policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};
   const NamedTensors none;
   const NamedTensors& from = own ? state : none;
-  switches_->load(from, matcher_.book().rules.size());
-  scales_->load(from), averages_->load(from);
+  // Each of them checks its entries first; no other one may have changed when one refuses.
+  const auto switches = std::make_shared<RuleSwitches>(*switches_);
+  const auto scales = std::make_shared<TensorScales>();
+  const auto averages = std::make_shared<WeightAverages>();
+  const auto learned = std::make_shared<LearnedScales>();
+  switches->load(from, matcher_.book().rules.size());
+  scales->load(from), averages->load(from), learned->load(from);
+  switches_ = switches, scales_ = scales, averages_ = averages, learned_ = learned;
   at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   follow_rules();
 }
@@ -836,6 +862,169 @@ void WeightAverages::load(const NamedTensors& state) {
                        ". Averages of weights are f32. Load a state that was saved "
                        "under this policy.");
     loaded[name.substr(prefix.size())] = x.clone();
+  }
+  memories_.clear(), waiting_ = std::move(loaded);
+}
+
+// Learned scales. Operations are calls of the backend: a region may be active.
+
+struct LearnedScales::Memory {
+  Tensor scale{};           // first * ratio
+  Tensor first{}, ratio{};  // f32, of one shape
+  Tensor gradient{};        // of the scale, in this step; undefined: none
+  std::unique_ptr<optim::Adam> adam{};
+};
+
+LearnedScales::LearnedScales() = default;
+LearnedScales::~LearnedScales() = default;
+
+namespace {
+
+template <class Formula> Tensor combined(Formula formula, const Tensor& a, const Tensor& b) {
+  Tensor y = empty(a.shape(), f32, a.device());
+  backend_for(a).binary(call_of<BinaryFormulas>(formula), a, views::expand(b, a.shape()), y);
+  return y;
+}
+
+/// Returns a scale as a tensor that fits x: [rows, 1, ...], or all 1.
+Tensor along_rows(const Tensor& scale, const Tensor& x) {
+  std::vector<int64_t> shape(std::size_t(x.rank()), 1);
+  if (scale.rank() > 0 && !shape.empty()) shape[0] = scale.size(0);
+  return views::reshaped(scale, Shape(shape));
+}
+
+}  // namespace
+
+LearnedScales::Memory& LearnedScales::memory_for(const std::string& name,
+                                                 const Quantizer& quantizer, const Tensor& x) {
+  Memory& memory = memories_[name];
+  if (memory.scale.defined() && memory.scale.device() == x.device()) return memory;
+  const MemoryScope scope(MemoryUse::optimizer_state);
+  const bool moved = memory.scale.defined();
+  NamedTensors saved;
+  if (moved) {
+    saved = memory.adam->state_dict();
+    memory.first = memory.first.to(x.device()), memory.ratio = memory.ratio.to(x.device());
+    memory.gradient = {};
+  } else if (auto waiting = waiting_.extract(name)) {
+    saved = std::move(waiting.mapped());
+    memory.first = saved.at("first").to(x.device()),
+    memory.ratio = saved.at("ratio").to(x.device());
+    saved.erase("first"), saved.erase("ratio");
+  }
+  const Tensor first = first_scale(quantizer, x);
+  if (!memory.first.defined() || memory.first.shape() != first.shape()) {
+    memory.first = first, memory.ratio = ones(first.shape(), f32, x.device());
+    saved.clear();
+  }
+  memory.scale = combined(formula::Mul{}, memory.first, memory.ratio);
+  memory.adam = std::make_unique<optim::Adam>(std::vector<Tensor>{memory.ratio});
+  if (!saved.empty()) memory.adam->load_state_dict(saved);
+  return memory;
+}
+
+Tensor LearnedScales::scale_for(const std::string& name, const Quantizer& quantizer,
+                                const Tensor& x) {
+  return memory_for(name, quantizer, x).scale;
+}
+
+Tensor LearnedScales::gradient(const std::string& name, const Quantizer& quantizer, const Tensor& x,
+                               const Tensor& scale, const Tensor& dy, int64_t count, bool adds) {
+  if (x.numel() == 0) return dy;
+  const MemoryScope scope(MemoryUse::workspace);
+  Backend& backend = backend_for(x);
+  const Tensor v = combined(formula::Div{}, x, along_rows(scale, x));
+  Quantizer on = quantizer;
+  on.scaling = {};
+  if (on.table.empty() && !on.saturation) on.saturation = Saturation::propagate;
+  const Tensor q = quantized(v, {.quantizer = on});
+  Tensor size = empty(x.shape(), f32, x.device()), inside = empty(x.shape(), boolean, x.device());
+  backend.unary(call_of<UnaryFormulas>(formula::Abs{}), v, size);
+  backend.compare(call_of<CompareFormulas>(formula::Less{}), size,
+                  views::expand(full({}, quantizer.grid.max, f32, x.device()), x.shape()), inside);
+  if (adds) {
+    Tensor t = empty(x.shape(), f32, x.device());
+    backend.select(inside, combined(formula::Sub{}, q, v), q, t);
+    const int64_t rows = scale.rank() > 0 ? scale.size(0) : 1;
+    const Tensor terms = views::reshaped(combined(formula::Mul{}, t, dy), {rows, x.numel() / rows});
+    Tensor sums = empty({rows, 1}, f32, x.device());
+    backend.reduce(Reduction::sum, terms, sums);
+    const double factor = 1 / std::sqrt(double(count) * largest_in_units(quantizer.grid));
+    Memory& memory = memory_for(name, quantizer, x);
+    const Tensor own =
+        combined(formula::Mul{}, views::reshaped(sums, scale.shape()),
+                 combined(formula::Mul{}, memory.first, full({}, factor, f32, x.device())));
+    memory.gradient =
+        memory.gradient.defined() ? combined(formula::Add{}, memory.gradient, own) : own;
+  }
+  Tensor dx = empty(x.shape(), dy.dtype(), x.device());
+  backend.select(inside, dy, views::expand(zeros({}, dy.dtype(), x.device()), x.shape()), dx);
+  return dx;
+}
+
+void LearnedScales::set_loss_scale(const Tensor& loss_scale) {
+  loss_scale_ = !memories_.empty() && loss_scale.defined() ? loss_scale.clone() : Tensor{};
+}
+
+void LearnedScales::end_step(double lr, const Tensor& skip) {
+  for (auto& [name, memory] : memories_) {
+    if (!memory.gradient.defined()) continue;
+    const Device device = memory.scale.device();
+    Tensor gradient = std::exchange(memory.gradient, {}), factor;
+    Tensor skips = skip.defined() ? skip.to(device).clone() : zeros({}, f32, device);
+    if (loss_scale_.defined())
+      factor = combined(formula::Div{}, ones({}, f32, device), loss_scale_.to(device));
+    backend_for(gradient).unscale({&gradient, 1}, factor, skips);
+    const Tensor least = combined(formula::Mul{}, memory.ratio, full({}, 0.5, f32, device));
+    memory.adam->group_parameters(0)[0].set_grad(gradient);
+    memory.adam->set_lr(lr);
+    memory.adam->step({.skip = skips, .knows_scale = true});
+    memory.adam->zero_grad();
+    copy_into(memory.ratio, combined(formula::Maximum{}, memory.ratio, least));
+    copy_into(memory.scale, combined(formula::Mul{}, memory.first, memory.ratio));
+  }
+}
+
+void LearnedScales::add_to(NamedTensors& state) const {
+  for (const auto& [name, entries] : waiting_)
+    for (const auto& [entry, x] : entries) state["learned." + name + '/' + entry] = x;
+  for (const auto& [name, memory] : memories_) {
+    state["learned." + name + "/first"] = memory.first;
+    state["learned." + name + "/ratio"] = memory.ratio;
+    for (const auto& [entry, x] : memory.adam->state_dict())
+      state["learned." + name + '/' + entry] = x;
+  }
+}
+
+void LearnedScales::load(const NamedTensors& state) {
+  constexpr std::string_view prefix = "learned.";
+  std::map<std::string, NamedTensors> loaded;
+  for (const auto& [name, x] : state) {
+    if (!name.starts_with(prefix)) continue;
+    const std::size_t slash = name.rfind('/');
+    if (slash == name.npos || slash < prefix.size() || !x.defined())
+      fail<UsageError>("policy.load_state_dict", "the entry ", in_quotes(name),
+                       " is no part of a learned scale. Load a state that was saved under this "
+                       "policy.");
+    loaded[name.substr(prefix.size(), slash - prefix.size())][name.substr(slash + 1)] = x.clone();
+  }
+  for (const auto& [name, entries] : loaded) {
+    const auto ratio = entries.find("ratio");
+    for (const char* entry : {"first", "ratio"}) {
+      const auto found = entries.find(entry);
+      const bool is_scale = found != entries.end() && found->second.dtype() == f32 &&
+                            ratio != entries.end() &&
+                            found->second.shape() == ratio->second.shape();
+      const auto positive = [](float s) { return s > 0 && is_finite_magnitude(s); };
+      if (!is_scale || !std::ranges::all_of(found->second.to_vector<float>(), positive))
+        fail<UsageError>("policy.load_state_dict", "the learned scale of ", in_quotes(name),
+                         " has no positive numbers \"", entry,
+                         "\". Load a state that was saved under this policy.");
+    }
+    optim::Adam probe(std::vector<Tensor>{ratio->second.clone()});
+    NamedTensors of_adam = entries;
+    of_adam.erase("first"), of_adam.erase("ratio");
+    if (!of_adam.empty()) probe.load_state_dict(of_adam);  // throws for what it cannot take
   }
   memories_.clear(), waiting_ = std::move(loaded);
 }

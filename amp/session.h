@@ -119,6 +119,42 @@ class WeightAverages {
   NamedTensors waiting_;
 };
 
+// Scales that are learned (Scaling::learned): y = on(x / s) s. As LSQ (Esser et al., arXiv
+// 1902.08153), with v = x / s and the grid's largest number max, q times its smallest positive one:
+//   dL/dx = dL/dy where |v| < max, else 0
+//   dL/ds = sum(dL/dy t) / sqrt(n q), t = on(v) - v where |v| < max, else on(v)
+// s begins at first_scale(x). Adam steps s / (its first value), without weight decay, at the rate
+// of the optimizer's first group; a step halves s at most.
+
+class LearnedScales {
+ public:
+  LearnedScales();
+  ~LearnedScales();
+  /// Returns the scale of a tensor: f32, as QuantizeCall::amax. The first call for a name makes it.
+  Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x);
+  /// Returns dL/dx. dy: dL/dy, f32; count: n. Adds dL/ds to that of the step if `adds`.
+  Tensor gradient(const std::string& name, const Quantizer& quantizer, const Tensor& x,
+                  const Tensor& scale, const Tensor& dy, int64_t count, bool adds);
+  /// The gradients of this step are those of the loss times `loss_scale` (undefined: 1).
+  void set_loss_scale(const Tensor& loss_scale);
+  /// Steps the scales that have gradients, unless `skip` (undefined, or an f32 scalar) is not 0. A
+  /// gradient that is not finite changes nothing.
+  void end_step(double lr, const Tensor& skip);
+
+  /// Adds "learned.<name>.<first, ratio or a state of Adam>" to a state.
+  void add_to(NamedTensors& state) const;
+  /// Takes those entries; entries for tensors not met yet are kept for them. Throws UsageError for
+  /// entries that no scale has.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Memory;
+  Memory& memory_for(const std::string& name, const Quantizer& quantizer, const Tensor& x);
+  std::map<std::string, Memory> memories_;
+  std::map<std::string, NamedTensors> waiting_;
+  Tensor loss_scale_{};
+};
+
 }  // namespace halftone::policy
 
 // Applies a rulebook to one model: finds the site of each operation, determines its treatment, and
@@ -203,8 +239,9 @@ class Session final {
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                              uint64_t pass);
   /// Called before a step of the optimizer, when nothing has changed yet. Throws UsageError for
-  /// problems that show only after the model has run: a rule that matches nothing.
-  void before_step();
+  /// problems that show only after the model has run: a rule that matches nothing. loss_scale: of
+  /// the gradients; undefined: none.
+  void before_step(const Tensor& loss_scale = {});
   /// Called after a step of the optimizer, also a skipped one: updates scales and rounds parameters
   /// and states to their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
   void end_step(optim::Optimizer& optimizer, const Tensor& skip);
@@ -265,6 +302,7 @@ class Session final {
   void require_inner_roles(const Entry& entry) const;
   [[noreturn]] void fail_unmatched(std::size_t rule) const;
   std::vector<const Quantizer*> grids_from_history() const;
+  bool learns_scales() const;
   void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
                    const Tensor& skip = {}) const;
 
@@ -277,6 +315,7 @@ class Session final {
   std::vector<Key> order_;
   std::shared_ptr<TensorScales> scales_;
   std::shared_ptr<WeightAverages> averages_;
+  std::shared_ptr<LearnedScales> learned_ = std::make_shared<LearnedScales>();
   std::shared_ptr<RuleSwitches> switches_ = std::make_shared<RuleSwitches>();
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
@@ -318,6 +357,7 @@ struct TreatedCall {
   std::vector<Role> roles;               // of the inputs: input, weight or bias
   std::shared_ptr<TensorScales> scales;  // of the session
   std::shared_ptr<WeightAverages> averages;
+  std::shared_ptr<LearnedScales> learned;
   uint64_t seed = 0;    // of the site
   uint64_t offset = 0;  // of the pass
   int64_t step = 0;

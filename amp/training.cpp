@@ -433,7 +433,7 @@ Stepped Training::step() {
   TrainingCore& core = *core_;
   const std::shared_ptr<policy::Session> session = core.region.session;
   core.route->begin_step();
-  if (session) session->before_step();
+  if (session) session->before_step(core.made_with);
   say_if_nothing_was_cast(core);
   core.route->gather();
   Stepped stepped(true);

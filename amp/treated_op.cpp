@@ -79,6 +79,11 @@ class TreatedOp final : public OpTap {
       if (apart && weights != 0) go(seen_by_weight(dy, weights), weights);
       go(dy, biases);
     }
+    for (const Learned& learned : learned_)
+      if (Tensor& g = gradients[learned.input]; g.defined())
+        g = call_.learned->gradient(
+            learned.name, *call_.treatment->quantizer(role_of(learned.input), learned.input),
+            learned.x, learned.scale, g, learned.count, call_.notes);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const Role leaves = role_of(i) == Role::input ? Role::grad_input : Role::grad_weight;
       gradients[i] = rounded(leaves, gradients[i], Sums::over_last, i);
@@ -94,10 +99,20 @@ class TreatedOp final : public OpTap {
 
   const Contraction& sums() const { return call_.op->sums ? *call_.op->sums : sums_over_last; }
 
-  std::vector<Tensor> operands(std::span<const Tensor> inputs) const {
+  std::vector<Tensor> operands(std::span<const Tensor> inputs) {
     std::vector<Tensor> result;
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      result.push_back(rounded(role_of(i), inputs[i], sums().forward.of(i), i));
+    learned_.clear();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Tensor& x = inputs[i];
+      result.push_back(rounded(role_of(i), x, sums().forward.of(i), i));
+      const Quantizer* const quantizer = call_.treatment->quantizer(role_of(i), i);
+      if (!quantizer || !quantizer->scaling.learned || !x.defined() || x.numel() == 0) continue;
+      // n: the numbers of a scale; of an input, those of one example.
+      const bool per_row = quantizer->scaling.row_level || role_of(i) != Role::weight;
+      const int64_t count = per_row && x.rank() > 0 ? x.numel() / x.size(0) : x.numel();
+      const std::string use = name_of_use(role_of(i), i);
+      learned_.push_back({i, use, x, call_.learned->scale_for(use, *quantizer, x).clone(), count});
+    }
     return result;
   }
 
@@ -156,20 +171,22 @@ class TreatedOp final : public OpTap {
     QuantizeCall call{.quantizer = quantizer,
                       .key = key_of(call_.seed, call_.offset, seen.role, seen.input),
                       .key_stride = uint64_t(1) << 34};
-    const auto use = [&] {
-      return call_.site + '.' + std::string(name(seen.role)) +
-             (seen.input > 0 ? std::to_string(seen.input) : "");
-    };
+    const auto use = [&] { return name_of_use(seen.role, seen.input); };
     if (quantizer.scaling.from_history && quantizer.scaling.per == Scaling::Per::tensor)
       call.scale = call_.scales->scale_for(use(), quantizer, x, call_.notes);
     if (quantizer.average > 0)
       call.average =
           call_.averages->average_for(use(), quantizer.average, x, call_.step, call_.notes);
+    if (quantizer.scaling.learned) call.amax = call_.learned->scale_for(use(), quantizer, x);
     if (call_.observer) {
       call.survey = call_.observer->row_for(seen, x.device());
       if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
     }
-    return quantized_along(x, sums, call);
+    return quantizer.scaling.learned ? quantized(x, call) : quantized_along(x, sums, call);
+  }
+
+  std::string name_of_use(Role role, std::size_t input) const {
+    return call_.site + '.' + std::string(name(role)) + (input > 0 ? std::to_string(input) : "");
   }
 
   /// Returns an operand before the region's cast, if nothing else changes it.
@@ -178,7 +195,15 @@ class TreatedOp final : public OpTap {
     return operand && !seen.quantizer ? call_.before[seen.input] : x;
   }
 
+  /// An operand whose scale is learned, for its gradient.
+  struct Learned {
+    std::size_t input;
+    std::string name;
+    Tensor x, scale;
+    int64_t count;
+  };
   TreatedCall call_;
+  std::vector<Learned> learned_{};
 };
 
 }  // namespace

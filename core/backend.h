@@ -383,6 +383,11 @@ class Backend {
   virtual void clip(const Tensor& x, const Tensor& bound, Tensor& y) = 0;
   /// rows; y like x, and may be x itself
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
+  /// y becomes, block by block of quantizer.scaling, the numbers of results[i] for the first i
+  /// whose measured[i] has the least error quantizer.choice.by, in f64, row by row; f32, row-major
+  virtual void choose_blocks(const Quantizer& quantizer, const Tensor& x,
+                             std::span<const Tensor> measured, std::span<const Tensor> results,
+                             Tensor& y) = 0;
   /// rows; elements at the end of a row that fill no group do not change; y like x, may be x
   virtual void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) = 0;
   /// Ends a step for n tensors with delayed scaling per tensor, in place: amax f32 [n] enters the

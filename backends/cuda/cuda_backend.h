@@ -127,6 +127,8 @@ class CudaBackend final : public Backend {
   void clip(const Tensor& x, const Tensor& bound, Tensor& y) override;
   void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
   void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) override;
+  void choose_blocks(const Quantizer& quantizer, const Tensor& x, std::span<const Tensor> measured,
+                     std::span<const Tensor> results, Tensor& y) override;
   void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) override;
   void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history, Tensor& position,
                    Tensor& scale) override;

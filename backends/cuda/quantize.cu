@@ -216,6 +216,69 @@ __device__ void quantize_rows(const QuantizeNumbers& n, const QuantizeArguments&
   }
 }
 
+/// Quantizes blocks with sub-blocks, a thread each.
+template <class T>
+__device__ void quantize_inner(const QuantizeNumbers& n, const QuantizeArguments& given, const T* x,
+                               T* y, int64_t rows, int64_t columns, int64_t across,
+                               int64_t blocks) {
+  if (given.skips()) return;
+  const bool random = n.rounding == Rounding::stochastic;
+  const RandomKey key = given.own_key();
+  for (int64_t block = global_thread(); block < blocks; block += all_threads()) {
+    const int64_t band = quotient(block, across);
+    const int64_t row = band * n.rows, column = (block - band * across) * n.columns;
+    const int64_t width = columns - column < n.columns ? columns - column : n.columns;
+    const int64_t end = rows - row < n.rows ? rows : row + n.rows;
+    const auto largest_of = [&](int64_t first, int64_t count, uint32_t largest = 0) {
+      for (int64_t j = 0; j < count; ++j)
+        largest = LargerBits{}(largest, magnitude_bits(widen(x[first + j])));
+      return largest;
+    };
+    uint32_t largest = 0;
+    for (int64_t r = row; r < end; ++r) largest = largest_of(r * columns + column, width, largest);
+    const float amax = std::bit_cast<float>(magnitude_of_bits(largest));
+    const Scale scale = scale_of_block(n, amax, amax_above(n, given.amax, row));
+    for (int64_t r = row; r < end; ++r) {
+      const int64_t first = r * columns + column;
+      each_inner(
+          n, scale, width, amax,
+          [&](int64_t at, int64_t count) {
+            return std::bit_cast<float>(magnitude_of_bits(largest_of(first + at, count)));
+          },
+          [&](const Scale& own, int64_t at, int64_t count) {
+            for (int64_t j = first + at; j < first + at + count; ++j)
+              y[j] = narrow<T>(
+                  quantize_element(n, own, widen(x[j]), random ? word_of(key, uint64_t(j)) : 0));
+          });
+    }
+  }
+}
+
+/// The candidates of a choice among grids.
+struct Candidates {
+  const float *measured[8]{}, *results[8]{};
+  int count = 0;
+  int32_t rows, columns;
+  ScaleError by;
+};
+
+/// A thread takes a block.
+__global__ void choose_kernel(Candidates of, const float* x, float* y, int64_t rows,
+                              int64_t columns, int64_t across, int64_t blocks) {
+  for (int64_t block = global_thread(); block < blocks; block += all_threads()) {
+    const int64_t band = quotient(block, across);
+    const int64_t row = band * of.rows, column = (block - band * across) * of.columns;
+    const int64_t width = columns - column < of.columns ? columns - column : of.columns;
+    const int64_t height = rows - row < of.rows ? rows - row : of.rows;
+    const auto place = [&](int64_t i, int64_t j) { return (row + i) * columns + column + j; };
+    const int best = least_candidate(
+        of.by, of.count, height, width, [&](int64_t i, int64_t j) { return x[place(i, j)]; },
+        [&](int k, int64_t i, int64_t j) { return of.measured[k][place(i, j)]; });
+    for (int64_t i = 0; i < height; ++i)
+      for (int64_t j = 0; j < width; ++j) y[place(i, j)] = of.results[best][place(i, j)];
+  }
+}
+
 template <class T>
 __global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
                                 int64_t count) {
@@ -235,6 +298,11 @@ template <class T>
 __global__ void row_blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
                                   int64_t columns, int64_t across, int64_t blocks) {
   quantize_rows(n, given, x, y, columns, across, blocks);
+}
+template <class T>
+__global__ void inner_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                             int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
+  quantize_inner(n, given, x, y, rows, columns, across, blocks);
 }
 __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* amax) {
   uint32_t largest = 0;
@@ -269,8 +337,9 @@ __global__ void next_scales_kernel(QuantizeNumbers n, int64_t steps, bool latest
 
 /// Returns whether quantize_fours() computes blocks of this kind in a tensor with these columns.
 bool takes_fours(const QuantizeNumbers& n, int64_t columns) {
-  return n.plain && n.rows == 1 && n.columns >= 4 && n.columns <= 4 * warp_lanes &&
-         std::has_single_bit(uint32_t(n.columns)) && columns % n.columns == 0;
+  return n.plain && n.inner_levels == 0 && n.rows == 1 && n.columns >= 4 &&
+         n.columns <= 4 * warp_lanes && std::has_single_bit(uint32_t(n.columns)) &&
+         columns % n.columns == 0;
 }
 
 }  // namespace
@@ -308,6 +377,9 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
                       columns, count / 4);
       const int64_t across = (columns + n.columns - 1) / n.columns;
       const int64_t blocks = (rows + n.rows - 1) / n.rows * across;
+      if (n.inner_levels > 0)
+        return launch(context_, inner_kernel<T>, shape_for(context_, blocks), n, given, from, to,
+                      rows, columns, across, blocks);
       if (!n.plain && n.rows == 1 && n.columns <= warp_lanes)
         return launch(context_, row_blocks_kernel<T>, shape_for(context_, blocks), n, given, from,
                       to, columns, across, blocks);
@@ -316,6 +388,25 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
              blocks);
     }
   });
+}
+
+void CudaBackend::choose_blocks(const Quantizer& quantizer, const Tensor& x,
+                                std::span<const Tensor> measured, std::span<const Tensor> results,
+                                Tensor& y) {
+  if (x.numel() == 0) return;
+  const Scaling& scaling = quantizer.scaling;
+  Candidates of{.count = int(measured.size()),
+                .rows = scaling.rows,
+                .columns = scaling.columns,
+                .by = quantizer.choice.by};
+  for (std::size_t i = 0; i < measured.size(); ++i)
+    of.measured[i] = measured[i].data<float>(), of.results[i] = results[i].data<float>();
+  const int64_t columns = x.size(-1), rows = x.numel() / columns;
+  const int64_t across = (columns + scaling.columns - 1) / scaling.columns;
+  const int64_t blocks = (rows + scaling.rows - 1) / scaling.rows * across;
+  launch(context_, choose_kernel, shape_for(context_, blocks), of, x.data<float>(), y.data<float>(),
+         rows, columns, across, blocks);
+  y.storage()->bump_version();
 }
 
 void CudaBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
@@ -563,8 +654,26 @@ __device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, Sur
                                height, width, [&](int64_t i, int64_t j) {
                                  return load_as<float>(of.x, (row + i) * of.columns + column + j);
                                });
-    for (int64_t i = lane; i < width * height; i += warp_lanes)
-      of.add(scale, place(i), histogram, sums);
+    if (n.inner_levels == 0) {
+      for (int64_t i = lane; i < width * height; i += warp_lanes)
+        of.add(scale, place(i), histogram, sums);
+      continue;
+    }
+    for (int64_t r = row + lane; r < row + height; r += warp_lanes) {
+      const int64_t first = r * of.columns + column;
+      each_inner(
+          n, scale, width, amax,
+          [&](int64_t at, int64_t count) {
+            uint32_t most = 0;
+            for (int64_t j = first + at; j < first + at + count; ++j)
+              most = LargerBits{}(most, magnitude_bits(load_as<float>(of.x, j)));
+            return std::bit_cast<float>(magnitude_of_bits(most));
+          },
+          [&](const Scale& own, int64_t at, int64_t count) {
+            for (int64_t j = first + at; j < first + at + count; ++j)
+              of.add(own, j, histogram, sums);
+          });
+    }
   }
 }
 
@@ -600,8 +709,8 @@ __global__ void fold_kernel(const double* rows, int count, double* into) {
     double total = into[i];
     for (int r = 0; r < count; ++r) {
       const double more = rows[r * length + i];
-      total = i < Survey::binades ? total + more
-                                  : merged(sum_kind(i - Survey::binades), total, more);
+      total =
+          i < Survey::binades ? total + more : merged(sum_kind(i - Survey::binades), total, more);
     }
     into[i] = total;
   }

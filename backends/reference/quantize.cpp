@@ -86,8 +86,19 @@ void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Ten
     const Scale scale = n.plain ? scale_of_block(n, as_magnitude(largest), amax_above_blocks)
                                 : scale_by_elements(n, call, x, row * columns + column, height,
                                                     width, as_magnitude(largest));
-    for (int64_t r = row; r < row + height; ++r)
-      quantize_run(n, scale, words, x, r * columns + column, width, y);
+    for (int64_t r = row; r < row + height; ++r) {
+      const int64_t first = r * columns + column;
+      if (n.inner_levels == 0) quantize_run(n, scale, words, x, first, width, y);
+      else
+        each_inner(
+            n, scale, width, as_magnitude(largest),
+            [&](int64_t at, int64_t count) {
+              return as_magnitude(largest_of(x, first + at, 1, count));
+            },
+            [&](const Scale& own, int64_t at, int64_t count) {
+              quantize_run(n, own, words, x, first + at, count, y);
+            });
+    }
   }
 }
 
@@ -140,6 +151,32 @@ void ReferenceBackend::quantize(const Tensor& x, const QuantizeCall& call, Tenso
     Words words(call);
     quantize_run(n, scale, words, x, begin, end - begin, y);
   });
+}
+
+void ReferenceBackend::choose_blocks(const Quantizer& quantizer, const Tensor& x,
+                                     std::span<const Tensor> measured,
+                                     std::span<const Tensor> results, Tensor& y) {
+  const Scaling& scaling = quantizer.scaling;
+  const int64_t columns = x.size(-1), rows = x.numel() / columns;
+  std::vector<const float*> after, from;
+  for (const Tensor& t : measured) after.push_back(t.data<float>());
+  for (const Tensor& t : results) from.push_back(t.data<float>());
+  parallel_pieces(rows, scaling.rows,
+                  [&, before = x.data<float>(), to = y.data<float>()](int64_t begin, int64_t end) {
+                    for (int64_t left = 0; left < columns; left += scaling.columns) {
+                      const int64_t first = begin * columns + left;
+                      const int64_t width = std::min<int64_t>(scaling.columns, columns - left);
+                      const int best = least_candidate(
+                          quantizer.choice.by, int(after.size()), end - begin, width,
+                          [&](int64_t i, int64_t j) { return before[first + i * columns + j]; },
+                          [&](int k, int64_t i, int64_t j) {
+                            return after[std::size_t(k)][first + i * columns + j];
+                          });
+                      for (int64_t i = first; i < end * columns; i += columns)
+                        std::copy_n(from[std::size_t(best)] + i, width, to + i);
+                    }
+                  });
+  y.storage()->bump_version();
 }
 
 void ReferenceBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
@@ -301,12 +338,24 @@ void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCa
       uint32_t largest = 0;
       for (int64_t r = begin; r < end; ++r)
         largest = std::max(largest, stretches.largest(r * columns + column, width));
-      const float amax = std::bit_cast<float>(largest > 0x7f800000u ? nan_magnitude : largest);
+      const float amax = as_magnitude(largest);
       const Scale scale =
           n.plain ? scale_of_block(n, amax, amax_above_blocks)
                   : scale_by_elements(n, *call, x, begin * columns + column, end - begin,
                                       std::min<int64_t>(n.columns, columns - column), amax);
-      for (int64_t r = begin; r < end; ++r) stretches.add(scale, r * columns + column, width, to);
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t first = r * columns + column;
+        if (n.inner_levels == 0) stretches.add(scale, first, width, to);
+        else
+          each_inner(
+              n, scale, width, amax,
+              [&](int64_t at, int64_t count) {
+                return as_magnitude(stretches.largest(first + at, count));
+              },
+              [&](const Scale& own, int64_t at, int64_t count) {
+                stretches.add(own, first + at, count, to);
+              });
+      }
     }
   });
 }

@@ -115,6 +115,26 @@ HT_HD constexpr Scale corrected_scale(const QuantizeNumbers& n, const Scale& sca
   return {scale.in, out, scale.tail};
 }
 
+/// Returns the number, among `count` candidates, of the first with the least error of a block.
+/// before(i, j), after(candidate, i, j): a number of the block before and after it was rounded.
+template <class Before, class After>
+HT_HD int least_candidate(ScaleError by, int count, int64_t rows, int64_t columns,
+                          const Before& before, const After& after) {
+  int best = 0;
+  double least = 0;
+  for (int k = 0; k < count; ++k) {
+    double error = 0;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) {
+        const double d = double(after(k, i, j)) - double(before(i, j)), e = d < 0 ? -d : d;
+        if (by == ScaleError::max) error = e > error ? e : error;
+        else error += by == ScaleError::mse ? rounded_product(e, e) : e;
+      }
+    if (k == 0 || error < least) best = k, least = error;
+  }
+  return best;
+}
+
 /// Sums in the order above.
 class BlockSum {
  public:

@@ -412,9 +412,11 @@ void check_accumulator(std::string_view op, const Accumulator& accumulator);
 #if defined(__CUDA_ARCH__)
 /// Return a * b and a + b, each rounded: never fused into one operation.
 HT_HD float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+HT_HD double rounded_product(double a, double b) { return __dmul_rn(a, b); }
 HT_HD float rounded_sum(float a, float b) { return __fadd_rn(a, b); }
 #else
 HT_HD constexpr float rounded_product(float a, float b) { return a * b; }
+HT_HD constexpr double rounded_product(double a, double b) { return a * b; }
 HT_HD constexpr float rounded_sum(float a, float b) { return a + b; }
 #endif
 

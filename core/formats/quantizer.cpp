@@ -99,6 +99,56 @@ void check_block_scaling(std::string_view op, const Scaling& scaling) {
                      largest_measured_block, '.');
 }
 
+void check_inner(std::string_view op, const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
+  const auto& [outer, inner] = scaling.inner;
+  if (outer == InnerScale{} && inner == InnerScale{}) return;
+  int32_t above = scaling.columns;
+  for (const InnerScale& level : scaling.inner) {
+    if (level.columns == 0 && &level == &inner) break;
+    if (level.columns < 1 || level.columns >= above || above % level.columns != 0)
+      fail<UsageError>(op, "sub-blocks are of ", level.columns, " numbers inside of ", above,
+                       ". Choose a smaller number that divides it.");
+    if (level.bits < 1 || level.bits > 3)
+      fail<UsageError>(op, "scales of sub-blocks are powers of two of ", level.bits,
+                       " bits. Choose 1, 2 or 3.");
+    above = level.columns;
+  }
+  if (!scaling.is_plain() || !quantizer.choice.grids.empty())
+    fail<UsageError>(op,
+                     "a block has sub-blocks, and a choice, a correction or a rounding of its "
+                     "scale as well. Leave one out.");
+  if (!std::isfinite(std::ldexp(quantizer.grid.max, outer.most() + inner.most())))
+    fail<UsageError>(op, "the largest number of the grid, ", quantizer.grid.max,
+                     ", times the largest scales of sub-blocks is above f32's range. Leave them "
+                     "out: such a format needs no scale.");
+}
+
+void check_learned(std::string_view op, const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
+  const bool per_tensor = scaling.per == Scaling::Per::tensor;
+  if (per_tensor && scaling.row_level && !scaling.learned)
+    fail<UsageError>(
+        op,
+        "a scale per row is a number that is learned. Let it be learned, or use blocks "
+        "of one row.");
+  if (!scaling.learned) return;
+  std::string_view other;
+  if (!per_tensor) other = "blocks";
+  if (scaling.from_history) other = "a history";
+  if (scaling.power_of_two || scaling.margin != 0 || scaling.least != 0 || scaling.tensor_level)
+    other = "a rule for the largest magnitude";
+  if (quantizer.rounding == Rounding::stochastic) other = "stochastic rounding";
+  if (quantizer.hadamard > 0) other = "a rotation";
+  if (quantizer.clip.any()) other = "a clip";
+  if (quantizer.average > 0) other = "an average";
+  if (quantizer.own) other = "a function of the program";
+  if (!quantizer.table.empty()) other = "a table";
+  if (!other.empty())
+    fail<UsageError>(op, "a scale is learned, and the quantizer has ", other,
+                     " as well. Leave one out.");
+}
+
 void check_targets(std::string_view op, const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   for (std::size_t i = 0; i < scaling.targets.size(); ++i) {
@@ -219,7 +269,8 @@ std::string described(const Quantizer& quantizer) {
   else if (quantizer.table.empty()) text << described(quantizer.grid);
   else text << "a table of " << quantizer.table.size() << " numbers";
   if (scaling.per == Scaling::Per::tensor) {
-    text << ", scaled per tensor";
+    text << (scaling.row_level ? ", scaled per row" : ", scaled per tensor");
+    if (scaling.learned) text << " by learned numbers";
     if (scaling.from_history)
       text << " from the " << (scaling.latest ? "last" : "largest") << " of " << scaling.history
            << " steps";
@@ -239,6 +290,9 @@ std::string described(const Quantizer& quantizer) {
     for (int32_t i = 0; i < scaling.target_count(); ++i)
       text << (i == 0 ? ", largest at " : " or ") << scaling.targets[std::size_t(i)];
     if (scaling.target_count() > 1) text << " (" << name(scaling.error) << ")";
+    for (const InnerScale& level : scaling.inner)
+      if (level.columns > 0)
+        text << ", sub-blocks of 1x" << level.columns << " with e" << level.bits << "m0 scales";
   }
   if (!quantizer.choice.grids.empty()) text << ", the grid by " << name(quantizer.choice.by);
   if (quantizer.hadamard > 0) text << ", rotated by " << quantizer.hadamard;
@@ -291,7 +345,10 @@ double Quantizer::bits_per_element() const {
   int bits = grid.bits, chosen = 0;
   for (const NumberFormat& format : choice.grids) bits = std::max(bits, int(format.bits));
   if (!choice.grids.empty()) chosen = std::bit_width(choice.grids.size() - 1);
-  return bits +
+  double inner = 0;
+  for (const InnerScale& level : scaling.inner)
+    if (level.columns > 0) inner += double(level.bits) / level.columns;
+  return bits + inner +
          double(scaling.scale_format.bits + chosen) / (double(scaling.rows) * scaling.columns);
 }
 
@@ -328,14 +385,31 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer) {
     fail<UsageError>(op,
                      "numbers are clipped and the scale is from history, whose magnitudes are not "
                      "clipped. Take the scale from the tensor itself.");
+  check_learned(op, quantizer);
   if (quantizer.scaling.per == Scaling::Per::tensor) check_tensor_scaling(op, quantizer.scaling);
   if (quantizer.scaling.per != Scaling::Per::block) return;
   check_block_scaling(op, quantizer.scaling);
+  check_inner(op, quantizer);
   check_targets(op, quantizer);
   if (quantizer.scaling.corrected && quantizer.rounding == Rounding::stochastic)
     fail<UsageError>(op,
                      "scales are corrected for elements that are rounded stochastically. "
                      "Those are unbiased already: choose another rounding.");
+}
+
+/// Sets the levels of sub-blocks, and puts the largest number of a block at that of the grid times
+/// their largest scales.
+static void set_inner(QuantizeNumbers& n, const Scaling& scaling) {
+  int32_t below = 0;
+  for (int level = int(scaling.inner.size()) - 1; level >= 0; --level) {
+    const InnerScale& inner = scaling.inner[std::size_t(level)];
+    if (inner.columns == 0) continue;
+    n.inner_levels = std::max(n.inner_levels, level + 1);
+    n.inner_columns[level] = inner.columns, n.inner_most[level] = inner.most();
+    n.inner_binade[level] = n.max_exponent + below;
+    below += inner.most();
+  }
+  n.max = std::ldexp(n.max, below), n.max_exponent += below;
 }
 
 QuantizeNumbers numbers_of(const Quantizer& quantizer) {
@@ -356,9 +430,11 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   n.from_history = scaling.from_history, n.power_of_two = scaling.power_of_two;
   n.tensor_level = scaling.tensor_level || scaling.row_level, n.row_level = scaling.row_level;
   n.kind = kind_of(scaling.scale_format), n.rule = scaling.rule;
-  n.max = quantizer.grid.max, n.inverse_max = 1 / n.max, n.scale_max = scaling.scale_format.max;
+  n.max = quantizer.grid.max, n.scale_max = scaling.scale_format.max;
   n.least = scaling.least, n.margin = std::ldexp(1.0f, -scaling.margin);
   n.max_exponent = int32_t(magnitude_bits(n.max) >> 23) - 127;
+  if (scaling.per == Scaling::Per::block) set_inner(n, scaling);
+  n.inverse_max = 1 / n.max;
   n.half_unit =
       quantizer.grid.significand_bits < 24 ? 1 << (23 - quantizer.grid.significand_bits) : 0;
   n.rows = scaling.rows, n.columns = scaling.columns;
@@ -369,6 +445,10 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   n.base = n.target_count > 0 ? n.targets[0] : n.max;
   n.level_max = scaling.scale_max != 0 ? scaling.scale_max : n.scale_max;
   n.table = quantizer.table.data(), n.table_count = int32_t(quantizer.table.size());
+  if (scaling.learned) {  // whole rows, in pieces of 128, whose divisor is given
+    n.per = Scaling::Per::block, n.kind = ScaleKind::f32, n.given = true;
+    n.rows = 1, n.columns = 128, n.plain = true, n.tensor_level = false;
+  }
   return n;
 }
 
@@ -417,7 +497,7 @@ bool one_kernel(const Quantizer& quantizer) {
 /// will do.
 bool any_order(const Quantizer& quantizer) {
   return one_kernel(quantizer) && quantizer.scaling.per != Scaling::Per::block &&
-         !quantizer.draws();
+         !quantizer.scaling.row_level && !quantizer.draws();
 }
 
 /// Returns the largest magnitude of each row. x: row-major.
@@ -434,6 +514,7 @@ Tensor largest_of_rows(const Tensor& x) {
 /// Returns QuantizeCall::amax for x.
 Tensor amax_of(const Quantizer& quantizer, const Tensor& x) {
   const MemoryScope scope(MemoryUse::workspace);
+  if (quantizer.scaling.learned) return first_scale(quantizer, x);
   if (quantizer.scaling.row_level) return largest_of_rows(x);
   Tensor amax = zeros({}, f32, x.device());
   backend_for(x).largest_magnitude(x, amax);
@@ -466,9 +547,9 @@ void quantize_by_choice(const Tensor& x, const QuantizeCall& call, Tensor& y) {
   for (const NumberFormat& format : call.quantizer.choice.grids) {
     one.grid = format;
     const auto rounded = [&](Rounding rounding) {
-      one.rounding = rounding;
       Quantizer quantizer = one;
-      Tensor result = empty(x.shape(), f32);
+      quantizer.rounding = rounding;
+      Tensor result = empty(x.shape(), f32, x.device());
       backend.quantize(x,
                        {.quantizer = quantizer,
                         .amax = call.amax,
@@ -477,43 +558,15 @@ void quantize_by_choice(const Tensor& x, const QuantizeCall& call, Tensor& y) {
                        result);
       return result;
     };
-    const Rounding rounding = call.quantizer.rounding;
-    results.push_back(rounded(rounding));
+    results.push_back(rounded(one.rounding));
     measured.push_back(draws ? rounded(Rounding::nearest_even) : results.back());
   }
-  const int64_t columns = x.size(-1), rows = x.numel() / columns;
-  const Scaling& scaling = call.quantizer.scaling;
-  const float* const from = x.data<float>();
-  float* const to = y.data<float>();
-  for (int64_t top = 0; top < rows; top += scaling.rows)
-    for (int64_t left = 0; left < columns; left += scaling.columns) {
-      const int64_t bottom = std::min(rows, top + scaling.rows),
-                    right = std::min(columns, left + scaling.columns);
-      const auto each = [&](auto use) {
-        for (int64_t i = top; i < bottom; ++i)
-          for (int64_t j = left; j < right; ++j) use(i * columns + j);
-      };
-      std::size_t best = 0;
-      double least = 0;
-      for (std::size_t g = 0; g < measured.size(); ++g) {
-        double error = 0;
-        each([&](int64_t at) {
-          const double e = std::abs(double(measured[g].data<float>()[at]) - double(from[at]));
-          switch (call.quantizer.choice.by) {
-            case ScaleError::mse: error += e * e; break;
-            case ScaleError::mae: error += e; break;
-            case ScaleError::max: error = std::max(error, e);
-          }
-        });
-        if (g == 0 || error < least) best = g, least = error;
-      }
-      each([&](int64_t at) { to[at] = results[best].data<float>()[at]; });
-    }
+  backend.choose_blocks(call.quantizer, x, measured, results, y);
 }
 
-/// The same as run() for a quantizer with a clip, or, on the host, with a function of the program
-/// or a choice of grids: in f32, as a bound need not be a number of a short dtype. Results are
-/// exact in the dtype of `to`.
+/// The same as run() for a quantizer with a clip, a choice of grids or, on the host, a function of
+/// the program: in f32, as a bound need not be a number of a short dtype. Results are exact in the
+/// dtype of `to`.
 void run_in_f32(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   const MemoryScope scope(MemoryUse::workspace);
   Backend& backend = backend_for(from);
@@ -596,8 +649,8 @@ void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (recording_step())
     fail<UsageError>(
         "quantize", "the host computes this quantizer (", described(call.quantizer),
-        "), which a captured step cannot do. Run the step uncaptured, or leave tables, "
-        "choices of grids and quantizers of the program out.");
+        "), which a captured step cannot do. Run the step uncaptured, or leave tables and "
+        "quantizers of the program out.");
   const auto here = [](const Tensor& x) { return x.defined() ? x.to(Device::cpu()) : x; };
   const Tensor x = here(from);
   Tensor y = empty(x.shape(), x.dtype());
@@ -616,7 +669,7 @@ void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
   const bool chooses = !call.quantizer.choice.grids.empty();
-  const bool host_only = call.quantizer.own || !call.quantizer.table.empty() || chooses;
+  const bool host_only = call.quantizer.own || !call.quantizer.table.empty();
   if (host_only && from.device() != Device::cpu()) return run_on_host(from, call, to);
   if (call.quantizer.clip.any() || call.quantizer.own || chooses) return run_in_f32(from, call, to);
   if (call.quantizer.average > 0) return run_by_average(from, call, to);
@@ -642,7 +695,38 @@ void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 
 }  // namespace
 
+double largest_in_units(const NumberFormat& format) {
+  const int below = format.subnormals ? format.significand_bits - 1 : 0;
+  return double(format.max) / std::ldexp(1.0, format.min_exponent - below);
+}
+
+Tensor first_scale(const Quantizer& quantizer, const Tensor& x) {
+  const bool per_row = quantizer.scaling.row_level && x.rank() > 0;
+  const std::vector<double> values = views::contiguous(x).to_vector<double>();
+  const int64_t rows = per_row ? x.size(0) : 1, columns = rows > 0 ? x.numel() / rows : 0;
+  const double q = largest_in_units(quantizer.grid), unit = double(quantizer.grid.max) / q;
+  Tensor scales = ones(per_row ? Shape{rows} : Shape{});
+  for (int64_t row = 0; row < rows && columns > 0; ++row) {
+    const double sum = summed_by_lanes(
+        columns, [&](int64_t i) { return std::abs(values[std::size_t(row * columns + i)]); });
+    const auto s = float(2 * sum / double(columns) / std::sqrt(q) / unit);
+    if (s > 0 && is_finite_magnitude(s)) scales.data<float>()[row] = s;
+  }
+  return scales.to(x.device());
+}
+
+/// Returns the matrix whose rows have learned scales.
+static Tensor as_learned_rows(const Tensor& x) {
+  return views::reshaped(x, {x.size(0), x.numel() / x.size(0)});
+}
+static bool has_other_rows(const Quantizer& quantizer, const Tensor& x) {
+  return quantizer.scaling.learned && quantizer.scaling.row_level && x.rank() != 2 &&
+         x.rank() > 0 && x.numel() > 0;
+}
+
 Tensor quantized(const Tensor& x, const QuantizeCall& call) {
+  if (has_other_rows(call.quantizer, x))
+    return views::reshaped(quantized(as_learned_rows(x), call), x.shape());
   if (x.rank() == 0) {
     QuantizeCall whole = call;
     if (call.average.defined()) whole.average = views::reshaped(call.average, {1});
@@ -665,6 +749,7 @@ void quantize_in_place(const Tensor& x, const QuantizeCall& call) {
   if (call.quantizer.average > 0)
     fail<UsageError>("quantize", "a tensor that is rounded in place has no average over steps (",
                      described(call.quantizer), "). Leave the average out.");
+  if (has_other_rows(call.quantizer, x)) return quantize_in_place(as_learned_rows(x), call);
   write_in_place(x.rank() == 0 ? views::reshaped(x, {1}) : x, [&](Backend& backend, Tensor& y) {
     if (!call.skip.defined() || one_kernel(call.quantizer)) return run(y, call, y);
     const MemoryScope scope(MemoryUse::workspace);

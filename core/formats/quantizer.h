@@ -13,6 +13,9 @@
 //   block, f32      y = on(x / d) d         d = the block's largest / max: DeepSeek-V3
 //   block, short    y = on(x u) b (1 / g)   b: the block's scale on its own grid, g: the tensor's,
 //                                           u = 1 / (b (1 / g)): NVFP4
+//   learned         y = on(x / s) s         s: a number for the tensor, or one for each row: LSQ
+//
+// Sub-blocks multiply the scale of their block by a power of two (InnerScale).
 //
 // core/formats/block_scale.h has the scales that a block chooses, draws or corrects by its
 // elements.
@@ -58,9 +61,24 @@ enum class ScaleError : uint8_t { mse, mae, max };
 template <>
 inline constexpr std::array<std::string_view, 3> words_of<ScaleError>{"mse", "mae", "max"};
 
+/// Scales of sub-blocks inside of a block, `columns` neighbors in a row each: the powers of two 2^0
+/// to 2^(2^bits - 1). A sub-block takes the least one with which the binade of its largest
+/// magnitude is not above that of the largest number of its grid (for a level with another one
+/// inside: times the largest scale there), or the largest one. MX4 to MX9 (arXiv 2302.08007),
+/// HiFloat4 (arXiv 2602.11287).
+struct InnerScale {
+  int32_t columns = 0;  // 0: no such level
+  int32_t bits = 1;     // at most 3
+  int32_t most() const { return columns > 0 ? (1 << bits) - 1 : 0; }
+  bool operator==(const InnerScale&) const = default;
+};
+
 struct Scaling {
   enum class Per : uint8_t { none, tensor, block };
   Per per = Per::none;
+  /// --- tensor: s is a parameter that the training steps, QuantizeCall::amax; with row_level one
+  /// for each row. LSQ (Esser et al., arXiv 1902.08153). amp/session.h has its gradient.
+  bool learned = false;
   // --- tensor
   bool from_history = false;  // s from the largest magnitudes of earlier steps, else from x itself
   int32_t history = 1024;     // the number of those steps
@@ -92,6 +110,9 @@ struct Scaling {
   /// stochastic rounding and rotations that draw their signs: MS-EDEN (arXiv 2601.22813,
   /// algorithm 1).
   bool corrected = false;
+  /// Levels of sub-blocks, the outer one first. A block's scale puts its largest magnitude at the
+  /// grid's largest number times the largest scales inside.
+  std::array<InnerScale, 2> inner{};
 
   static Scaling per_tensor() { return {.per = Per::tensor}; }
   static Scaling delayed(int32_t steps = 1024) {
@@ -161,7 +182,7 @@ struct Quantizer {
   /// 2 to 256 ascending numbers that replace `grid`, whose max must be their largest magnitude.
   /// Numbers beyond them saturate. Ties of nearest_even go to the number whose place is even.
   std::vector<float> table{};
-  /// Its first grid is `grid`. The host computes it.
+  /// Its first grid is `grid`.
   GridChoice choice{};
   /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
   /// the scale follows from them.
@@ -204,7 +225,8 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer);
 /// Arguments of one call of the kernel. Scalars are f32 on the device, so the host never waits.
 struct QuantizeCall {
   const Quantizer& quantizer;
-  /// the largest magnitude of x, if quantizer.needs_amax(); with row_level, that of each row
+  /// the largest magnitude of x, if quantizer.needs_amax(); with row_level, that of each row. A
+  /// learned scale itself: first_scale(x) if undefined
   Tensor amax{};
   Tensor scale{};  // s, if scaling is from history
   /// of quantizer.average: f32, of x's shape and device; undefined: x itself
@@ -253,6 +275,7 @@ struct QuantizeNumbers {
   Scaling::Per per = Scaling::Per::none;
   bool from_history = false, power_of_two = false;
   bool tensor_level = false, row_level = false;  // tensor_level: either of the two
+  bool given = false;                            // the scale is what amax_above() returns
   ScaleKind kind = ScaleKind::power_of_two;
   ScaleRule rule = ScaleRule::floor;
   float max = 0, inverse_max = 0, scale_max = 0, least = 0, margin = 1;
@@ -265,6 +288,10 @@ struct QuantizeNumbers {
   int32_t target_count = 0;
   float targets[Scaling::most_targets]{};
   float base = 0, level_max = 0;  // first target or max; where the tensor's scale puts the largest
+  // levels of sub-blocks: the columns of each, its largest exponent, and the binade above which a
+  // sub-block takes more than 2^0
+  int32_t inner_levels = 0;
+  int32_t inner_columns[2]{}, inner_most[2]{}, inner_binade[2]{};
   // a table instead of the grid; it belongs to the quantizer
   const float* table = nullptr;
   int32_t table_count = 0;
@@ -319,6 +346,7 @@ HT_HD constexpr float amax_above(const QuantizeNumbers& n, const float* amax, in
 /// Returns the scale above the blocks of a tensor or row, g.
 HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tensor) {
   constexpr float largest = std::numeric_limits<float>::max();
+  if (n.given) return amax_tensor;
   if (!n.tensor_level || !is_finite_magnitude(amax_tensor) || amax_tensor == 0) return 1;
   const float g = n.level_max * n.base / amax_tensor;
   return g > largest ? largest : (g == 0 ? 1 : g);
@@ -335,7 +363,8 @@ HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float
     const int32_t e = scale_exponent(n, amax);
     return {where(finite, power_of_two(-e)), where(finite, power_of_two(e)), 1};
   } else if constexpr (kind == ScaleKind::f32) {
-    const float d = where(finite && amax / n.max != 0, amax / n.max);
+    const float own = where(finite && amax / n.max != 0, amax / n.max);
+    const float d = detail::choose(n.given, g, own);
     return {d, d, 1};
   } else {
     const float inverse_g = 1 / g, wanted = amax * (g * n.inverse_max);
@@ -361,6 +390,44 @@ HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float
                           [&]<ScaleKind kind>() { return scale_of_block<kind>(n, amax, g); });
 }
 
+HT_HD constexpr bool divides(const QuantizeNumbers& n) {
+  return n.per == Scaling::Per::block && n.kind == ScaleKind::f32;
+}
+
+/// Returns the exponent of the scale of a sub-block of a level. amax: its largest magnitude; above:
+/// the exponent of the level above it.
+HT_HD constexpr int32_t inner_exponent(const QuantizeNumbers& n, const Scale& scale, int level,
+                                       int32_t above, float amax) {
+  const uint32_t bits = magnitude_bits(divides(n) ? amax / scale.in : amax * scale.in);
+  const int32_t more = int32_t(bits >> 23) - 127 - above - n.inner_binade[level];
+  const int32_t most = n.inner_most[level];
+  return more < 0 ? 0 : (more > most ? most : more);
+}
+/// Returns the scale of a sub-block: that of its block times 2^exponent.
+HT_HD constexpr Scale times_power(const QuantizeNumbers& n, const Scale& scale, int32_t exponent) {
+  const float up = power_of_two(exponent), in = divides(n) ? up : power_of_two(-exponent);
+  return {scale.in * in, scale.out * up, scale.tail};
+}
+/// Calls use(scale, first, count) for the sub-blocks in one row of a block, from left to right.
+/// width: the row's numbers in the block; whole: the largest magnitude of the block;
+/// amax(first, count): that of some of the row, which is asked for before `use` gets one of them.
+template <class Amax, class Use>
+HT_HD constexpr void each_inner(const QuantizeNumbers& n, const Scale& scale, int64_t width,
+                                float whole, const Amax& amax, const Use& use) {
+  const bool finite = is_finite_magnitude(whole), nested = n.inner_levels > 1;
+  const int64_t outer = n.inner_columns[0], inner = n.inner_columns[nested ? 1 : 0];
+  for (int64_t begin = 0; begin < width; begin += outer) {
+    const int64_t end = begin + outer < width ? begin + outer : width;
+    const int32_t first = finite ? inner_exponent(n, scale, 0, 0, amax(begin, end - begin)) : 0;
+    for (int64_t at = begin; at < end; at += inner) {
+      const int64_t count = at + inner < end ? inner : end - at;
+      const int32_t second =
+          finite && nested ? inner_exponent(n, scale, 1, first, amax(at, count)) : 0;
+      use(times_power(n, scale, first + second), at, count);
+    }
+  }
+}
+
 /// Quantizes one element. x: the original; scaled: x times scale.in, or divided by it.
 template <Rounding rounding, bool wide>
 HT_HD constexpr float quantize_scaled(const Grid& grid, const Scale& scale, float x, float scaled,
@@ -372,8 +439,7 @@ HT_HD constexpr float quantize_scaled(const Grid& grid, const Scale& scale, floa
   return detail::choose(magnitude > 0x7f800000u, x, number * scale.out * scale.tail);
 }
 HT_HD constexpr float scaled_in(const QuantizeNumbers& n, const Scale& scale, float x) {
-  const bool divides = n.per == Scaling::Per::block && n.kind == ScaleKind::f32;
-  return divides ? x / scale.in : x * scale.in;
+  return divides(n) ? x / scale.in : x * scale.in;
 }
 /// Rounds to a table of ascending numbers. NaN stays NaN.
 HT_HD constexpr float round_to_table(const float* table, int32_t count, Rounding rounding, float x,
@@ -471,6 +537,13 @@ void check_own_quantizer(std::string_view op, const OwnQuantizer& quantizer);
 /// (Quantizer::own), so a GPU waits for it; a captured step refuses them. Call check_quantizer()
 /// first.
 Tensor quantized(const Tensor& x, const QuantizeCall& call);
+
+/// Returns the largest number of a format over its smallest positive one: 7 for int4.
+double largest_in_units(const NumberFormat& format);
+/// Returns the first value of a learned scale, with which mean(|x|) becomes sqrt(q) / 2 times the
+/// smallest number of the grid, q = largest_in_units(), as LSQ: f32, a scalar, or with row_level
+/// one for each row of [first dimension, all others]; 1 if x is 0 or not finite. Waits for a GPU.
+Tensor first_scale(const Quantizer& quantizer, const Tensor& x);
 
 /// Does the same in place, for parameters and states of optimizers, which are row-major; bumps the
 /// storage version. If call.skip is set, x keeps its bits. Several steps (a rotation, a clip, ...)

@@ -30,13 +30,6 @@ HT_HD constexpr int32_t exponent_of(float x, int32_t least) {
   const auto read = int32_t(exponent < least ? least : exponent);
   return magnitude == 0 ? -126 : read;
 }
-/// a * b of doubles, never fused with a sum. (All products here are exact, so that fusing could not
-/// change them; but a compiler's own choice would be all that says so.)
-#if defined(__CUDA_ARCH__)
-HT_HD double times(double a, double b) { return __dmul_rn(a, b); }
-#else
-HT_HD constexpr double times(double a, double b) { return a * b; }
-#endif
 /// Returns 2^exponent, which must be a normal double.
 HT_HD constexpr double power(int32_t exponent) {
   return std::bit_cast<double>(uint64_t(exponent + 1023) << 52);
@@ -59,7 +52,7 @@ HT_HD float cut_to_float(double x) {
   const double normal =
       std::bit_cast<double>(std::bit_cast<uint64_t>(x) & ~((uint64_t(1) << 29) - 1));
   const bool small = x < 0x1p-126 && x > -0x1p-126;
-  return float(small ? times(cut(times(x, 0x1p149)), 0x1p-149) : normal);
+  return float(small ? rounded_product(cut(rounded_product(x, 0x1p149)), 0x1p-149) : normal);
 }
 
 HT_HD constexpr float one_nan(float x) { return x != x ? std::bit_cast<float>(0x7fffffffu) : x; }
@@ -129,8 +122,8 @@ inline constexpr int32_t apart_products = 24, apart_sum = 31, apart_before = 24;
 HT_HD double joined_apart(double products, int32_t exponent, float before, double plain) {
   const int32_t own = exponent_of(before, -126), most = own > exponent ? own : exponent;
   const Place a = place_of(most, apart_sum), b = place_of(most, apart_before);
-  const double joined = times(floored(times(products, a.in)), a.out) +
-                        times(floored(times(double(before), b.in)), b.out);
+  const double joined = rounded_product(floored(rounded_product(products, a.in)), a.out) +
+                        rounded_product(floored(rounded_product(double(before), b.in)), b.out);
   return plain - plain == 0 ? joined : plain;
 }
 
@@ -165,13 +158,13 @@ HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float
     most = exponent > most ? exponent : most;
   }
   const Place place = place_of(most, apart ? apart_products : unit.fraction);
-  double total = apart ? 0 : cut(times(double(sum), place.in)), plain = double(sum);
+  double total = apart ? 0 : cut(rounded_product(double(sum), place.in)), plain = double(sum);
   for (int32_t i = 0; i < count; ++i) {
-    const double product = times(double(term(i).a), double(term(i).b));
+    const double product = rounded_product(double(term(i).a), double(term(i).b));
     plain += product;
-    total += cut(times(apart ? beyond_floats(product) : product, place.in));
+    total += cut(rounded_product(apart ? beyond_floats(product) : product, place.in));
   }
-  total = times(total, place.out);
+  total = rounded_product(total, place.out);
   const double result = apart ? joined_apart(total, most, sum, plain) : total;
   return visit_result<rounding>(
       grid, [&]<bool floats>() { return rounded<rounding, floats>(grid, result); });

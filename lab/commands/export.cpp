@@ -120,6 +120,8 @@ Said quantizer_there(const Quantizer* q) {
   if (!q) return {.code = "IdentityQuantizer()"};
   if (q->own || !q->table.empty() || !q->choice.grids.empty())
     return cannot("it has no tables, choices of grids, and functions of a program");
+  if (q->scaling.learned || q->scaling.inner[0].columns > 0)
+    return cannot("it has no learned scales and no scales of sub-blocks");
   if (q->clip.any() || q->average > 0 || q->saturation)
     return cannot("it has no clips, averages and \"overflow\"");
   const bool draws = q->rounding == Rounding::stochastic;

@@ -42,9 +42,10 @@ float largest_of(const Tensor& x, int64_t from_row, int64_t to_row, int64_t from
   return std::bit_cast<float>(most > 0x7f800000u ? nan_magnitude : most);
 }
 
-/// The scales of a matrix: a number on the grid times its block's scale, then times the tensor's.
+/// The scales of a matrix: a number on the grid times that of its sub-block (a power of two) times
+/// that of its block, then times the tensor's.
 struct Scales {
-  Tensor block{}, tensor{};
+  Tensor inner{}, block{}, tensor{};
 };
 
 /// Computes scales, and checks with them that `expected` are the results. A difference is an error
@@ -70,6 +71,7 @@ class CaseScales {
                                       c * n_.columns, std::min(columns_, (c + 1) * n_.columns));
         blocks_.push_back(scale_of_block(n_, most, amax));
         scales_.block.data<float>()[r * along + c] = blocks_.back().out;
+        if (n_.inner_levels > 0) add_inner(r * n_.rows, c * n_.columns, most);
       }
   }
 
@@ -81,9 +83,15 @@ class CaseScales {
     const int64_t along = (columns_ + n.columns - 1) / n.columns;
     for (int64_t i = 0; i < x_.numel(); ++i) {
       const int64_t row = i / columns_, column = i % columns_;
-      const Scale& scale = blocks_.empty()
-                               ? whole_
-                               : blocks_[std::size_t(row / n.rows * along + column / n.columns)];
+      Scale scale = blocks_.empty()
+                        ? whole_
+                        : blocks_[std::size_t(row / n.rows * along + column / n.columns)];
+      if (scales_.inner.defined()) {
+        const int64_t size = n.inner_columns[n.inner_levels - 1],
+                      across = (columns_ + size - 1) / size;
+        scale = times_power(n, scale,
+                            std::ilogb(scales_.inner.data<float>()[row * across + column / size]));
+      }
       const float y = quantize_element(n, scale, x_.data<float>()[i],
                                        std::bit_cast<uint32_t>(words.data<int32_t>()[i]));
       if (std::bit_cast<uint32_t>(y) != std::bit_cast<uint32_t>(expected.data<float>()[i]))
@@ -94,6 +102,23 @@ class CaseScales {
   }
 
  private:
+  /// Adds the scales of the sub-blocks of the last block. most: its largest magnitude.
+  void add_inner(int64_t top, int64_t left, float most) {
+    const int64_t size = n_.inner_columns[n_.inner_levels - 1],
+                  across = (columns_ + size - 1) / size;
+    if (!scales_.inner.defined()) scales_.inner = empty({rows_, across});
+    const Scale& block = blocks_.back();
+    for (int64_t r = top; r < std::min(rows_, top + n_.rows); ++r)
+      each_inner(
+          n_, block, std::min<int64_t>(n_.columns, columns_ - left), most,
+          [&](int64_t at, int64_t count) {
+            return largest_of(x_, r, r + 1, left + at, left + at + count);
+          },
+          [&](const Scale& own, int64_t at, int64_t) {
+            scales_.inner.data<float>()[r * across + (left + at) / size] = own.out / block.out;
+          });
+  }
+
   QuantizeNumbers n_;
   Tensor x_;
   int64_t rows_, columns_;
@@ -199,6 +224,11 @@ Vectors begun(const std::string& name, const Quantizer& quantizer,
         std::to_string(scaling.rows) + "x" + std::to_string(scaling.columns);
     vectors.metadata["scale.format"] = described(scaling.scale_format);
     vectors.metadata["scale.tensor_level"] = scaling.tensor_level ? "true" : "false";
+    for (const auto& [key, level] : {std::pair("scale.inner", scaling.inner[0]),
+                                     std::pair("scale.inner.inner", scaling.inner[1])})
+      if (level.columns > 0)
+        vectors.metadata[key] =
+            "1x" + std::to_string(level.columns) + " e" + std::to_string(level.bits) + "m0";
     if (scaling.scale_format.significand_bits == 1)
       vectors.metadata["scale.rule"] = halftone::name(scaling.rule);
   }
@@ -214,6 +244,8 @@ void add_case(Vectors& vectors, const std::string& prefix, const Tensor& x,
   const CaseScales scales(quantizer,
                           x.rank() == 2 ? x : x.view_as({1, x.numel()}, {x.numel(), 1}, 0));
   if (scales.scales().block.defined()) vectors.tensors[prefix + "scale"] = scales.scales().block;
+  if (scales.scales().inner.defined())
+    vectors.tensors[prefix + "inner_scale"] = scales.scales().inner;
   if (scales.scales().tensor.defined())
     vectors.tensors[prefix + "tensor_scale"] = scales.scales().tensor;
   for (const Rounding rounding : roundings) {

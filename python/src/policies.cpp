@@ -3,6 +3,7 @@
 // product is computed by the other framework.
 #include "arrays.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -77,8 +78,10 @@ amp::Policy possible(amp::Policy file) {
         where,
         "\"optimizer\" rounds or stores parameters or states, which Python does not. "
         "Leave it out.");
+  const auto learns = [](const auto& said) { return said.second.quantizer.scaling.learned; };
   for (const policy::Rule& rule : file.rules.rules)
     for (const auto& [entry, has] : {std::pair{"accumulate", rule.accumulate.has_value()},
+                                     {"learned", std::ranges::any_of(rule.roles, learns)},
                                      {"saved", rule.saved.has_value()},
                                      {"when", rule.match.when.has_value()}})
       if (has)

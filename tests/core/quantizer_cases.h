@@ -57,6 +57,22 @@ inline std::vector<Quantizer> usual_quantizers() {
   Quantizer wide{.grid = formats::e2m1, .scaling = Scaling::per_block(3, 40, formats::f32)};
   wide.scaling.targets = {6, 5}, wide.scaling.error = ScaleError::max;
   all.push_back(wide);
+  // Sub-blocks: HiFloat4, MX6, and more bits below divisors.
+  Quantizer inner{.grid = NumberFormat::integer(4),
+                  .scaling = Scaling::per_block(1, 64, NumberFormat::unsigned_float(6, 2))};
+  inner.scaling.inner = {InnerScale{8, 1}, InnerScale{4, 1}};
+  all.push_back(inner);
+  inner = {.grid = NumberFormat::integer(5), .scaling = Scaling::per_block(1, 16)};
+  inner.scaling.inner = {InnerScale{2, 1}};
+  all.push_back(inner);
+  inner = {.grid = formats::e2m1, .scaling = Scaling::per_block(3, 12, formats::f32)};
+  inner.scaling.inner = {InnerScale{6, 2}, InnerScale{3, 3}};
+  all.push_back(inner);
+  Quantizer learned{.grid = NumberFormat::integer(4), .scaling = Scaling::per_tensor()};
+  learned.scaling.learned = true;
+  all.push_back(learned);
+  learned.grid = formats::e2m1, learned.scaling.row_level = true;
+  all.push_back(learned);
   for (const ScaleRule rule : {ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
     Quantizer other = *quantizer_named("mxfp8");
     other.scaling.rule = rule;

@@ -71,7 +71,7 @@ class NearestOnGrid {
 /// The scales of blocks side by side, one for each column, so that the following loops do not stop
 /// at blocks. Whole vectors are written; the last may end after `most`.
 struct ColumnScales {
-  static constexpr int64_t most = 512;
+  static constexpr int64_t most = most_columns_of_inner;
   float in[most + lanes], out[most + lanes], tail[most + lanes];
 };
 /// The scales of blocks side by side, one for each block.

@@ -39,6 +39,9 @@ struct UpdateNumbers {
   alignas(double) std::byte numbers[64]{};
 };
 
+/// quantize_blocks() knows sub-blocks in blocks of up to this many columns.
+inline constexpr int64_t most_columns_of_inner = 512;
+
 /// One band of blocks for quantize_blocks(): element (i, j) is at i row_step + j and has number
 /// first + i number_step + j in its tensor.
 struct BlockBand {

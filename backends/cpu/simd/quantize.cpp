@@ -56,8 +56,7 @@ template <Rounding rounding, bool wide>
 static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
                          uint64_t first, const float* x, float* y, int64_t n) {
   const RandomBits bits = numbers.random_bits;
-  const bool divides =
-      numbers.per == Scaling::Per::block && numbers.kind == ScaleKind::f32 && scale.in != 1;
+  const bool divides = halftone::divides(numbers) && scale.in != 1;
   if constexpr (rounding == Rounding::nearest_even && !wide)
     if (const NearestOnGrid nearest(numbers.grid); nearest.serves() && !divides) {
       const int64_t done = nearest.saturates() ? nearest_run<true>(nearest, scale, x, y, n)
@@ -155,6 +154,32 @@ static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& sca
         rounding == Rounding::stochastic ? bits(words[skipped + i]) : 0);
 }
 
+/// Multiplies the scales of a row's columns, `of_blocks`, by those of its sub-blocks.
+static void add_inner(const QuantizeNumbers& numbers, const BlockScales& of_blocks,
+                      const ColumnScales& scales, const float* x, int64_t width,
+                      ColumnScales& own) {
+  float scaled[ColumnScales::most];
+  if (divides(numbers))
+    for (int64_t i = 0; i < width; ++i) scaled[i] = __builtin_fabsf(x[i] / scales.in[i]);
+  else
+    for (int64_t i = 0; i < width; ++i) scaled[i] = __builtin_fabsf(x[i] * scales.in[i]);
+  for (int64_t left = 0; left < width; left += numbers.columns)
+    each_inner(
+        numbers, Scale{}, numbers.columns < width - left ? numbers.columns : width - left,
+        of_blocks.largest[left / numbers.columns],
+        [&](int64_t at, int64_t count) {
+          float most = 0;
+          for (int64_t i = left + at; i < left + at + count; ++i)
+            most = scaled[i] > most ? scaled[i] : most;
+          return most;
+        },
+        [&](const Scale& by, int64_t at, int64_t count) {
+          for (int64_t i = left + at; i < left + at + count; ++i)
+            own.in[i] = scales.in[i] * by.in, own.out[i] = scales.out[i] * by.out;
+        });
+  __builtin_memcpy(own.tail, scales.tail, std::size_t(width) * sizeof(float));
+}
+
 /// Quantizes columns [column, column + width) of a band whose blocks have at most
 /// ColumnScales::most.
 template <Rounding rounding, bool wide>
@@ -174,14 +199,17 @@ static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, R
         numbers, amax_tensor, key, band.first + uint64_t(column), band, x + column, width,
         of_blocks);
   }
+  const bool inner = numbers.inner_levels > 0;
   if constexpr (rounding == Rounding::nearest_even && !wide)
-    if (nearest_rows(numbers, of_blocks, blocks, band, x + column, width, y + column)) return;
-  ColumnScales scales;
+    if (!inner && nearest_rows(numbers, of_blocks, blocks, band, x + column, width, y + column))
+      return;
+  ColumnScales scales, own;
   spread(of_blocks, blocks, numbers.columns, scales);
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
     const uint64_t number = band.first + uint64_t(i * band.number_step + column);
-    quantize_row<rounding, wide>(numbers, scales, key, number, x + at, y + at, width);
+    if (inner) add_inner(numbers, of_blocks, scales, x + at, width, own);
+    quantize_row<rounding, wide>(numbers, inner ? own : scales, key, number, x + at, y + at, width);
   }
 }
 
