@@ -986,13 +986,14 @@ void LearnedScales::end_step(double lr, const Tensor& skip) {
 }
 
 void LearnedScales::add_to(NamedTensors& state) const {
+  const auto add = [&state](std::string name, std::string_view entry, const Tensor& x) {
+    state[name.insert(0, "learned.").append("/").append(entry)] = x;
+  };
   for (const auto& [name, entries] : waiting_)
-    for (const auto& [entry, x] : entries) state["learned." + name + '/' + entry] = x;
+    for (const auto& [entry, x] : entries) add(name, entry, x);
   for (const auto& [name, memory] : memories_) {
-    state["learned." + name + "/first"] = memory.first;
-    state["learned." + name + "/ratio"] = memory.ratio;
-    for (const auto& [entry, x] : memory.adam->state_dict())
-      state["learned." + name + '/' + entry] = x;
+    add(name, "first", memory.first), add(name, "ratio", memory.ratio);
+    for (const auto& [entry, x] : memory.adam->state_dict()) add(name, entry, x);
   }
 }
 

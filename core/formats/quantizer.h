@@ -280,6 +280,7 @@ struct QuantizeNumbers {
   ScaleRule rule = ScaleRule::floor;
   float max = 0, inverse_max = 0, scale_max = 0, least = 0, margin = 1;
   int32_t max_exponent = 0, half_unit = 0;
+  int32_t inner_levels = 0;  // of sub-blocks
   int32_t rows = 1, columns = 32;
   // scales that are not plain (core/formats/block_scale.h)
   bool plain = true, corrected = false;
@@ -290,7 +291,6 @@ struct QuantizeNumbers {
   float base = 0, level_max = 0;  // first target or max; where the tensor's scale puts the largest
   // levels of sub-blocks: the columns of each, its largest exponent, and the binade above which a
   // sub-block takes more than 2^0
-  int32_t inner_levels = 0;
   int32_t inner_columns[2]{}, inner_most[2]{}, inner_binade[2]{};
   // a table instead of the grid; it belongs to the quantizer
   const float* table = nullptr;
