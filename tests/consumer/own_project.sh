@@ -35,7 +35,7 @@ mkdir "$work/texts" && cp "$root/LICENSE" "$work/texts/license.txt"
 for page in training strategies numerics; do cp "$root/docs/$page.md" "$work/texts/$page.txt"; done
 "$work/text/build/train" "$work/texts" "$work/model" >"$work/text/train.log"
 "$work/text/build/predict" "$work/model" "Permission is" | tee "$work/text/predict.log"
-grep -q '^Permission is.' "$work/text/predict.log"
+LC_ALL=C grep -aq '^Permission is.' "$work/text/predict.log"
 
 # A third project draws the images: bright and dark ones.
 cat >"$work/pictures/train.cpp" <<'E2'
