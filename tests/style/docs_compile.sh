@@ -4,14 +4,15 @@
 #   <!-- in: function with NAME, NAME -->  it uses these names, which docs_names.txt declares
 #   <!-- in: header -->                    it declares types
 #   <!-- not compiled: REASON -->          it is not C++ as it is; the reason is printed
-# `ht` is the namespace halftone, whose names may be used without it. docs/your_own_data.md is left out: style.page_is_the_lesson
-# compares it with a lesson.
+# `ht` is the namespace halftone, whose names may be used without it. docs/your_own_data.md and docs/from_libtorch.md are left out:
+# style.page_is_the_lesson and style.page_is_the_test compare them with a lesson and a test.
 set -euo pipefail
 root=$1 include=$2 work=$3
 shift 3
 rm -rf "$work" && mkdir -p "$work"
 cd "$root"
-mapfile -t pages < <(find . -name '*.md' -not -path './build*' -not -path './docs/your_own_data.md' -printf '%P\n' | LC_ALL=C sort)
+mapfile -t pages < <(find . -name '*.md' -not -path './build*' -not -path './docs/your_own_data.md' \
+  -not -path './docs/from_libtorch.md' -printf '%P\n' | LC_ALL=C sort)
 
 awk -v work="$work" -v names="$root/tests/style/docs_names.txt" '
 BEGIN {
