@@ -107,9 +107,11 @@ struct UpdateRow {
   std::string form;       // core/update_rules.h
   DType dtype = f32;      // the dtype that forward sees
   UpdateSums stored{}, seen{};
-  /// Updates with log2(|u| / ulp(w)) in [k, k + 1), k = lowest_bin ...: ulp(w) is the spacing of
-  /// the parameter's dtype at w, or of its grid. Updates below -1 are lost if w is rounded to
-  /// nearest. Empty for grids with scales, where the spacing differs from block to block.
+  /// A histogram of the sizes of updates u in units of ulp(w), the spacing of the parameter's dtype
+  /// or grid at the weight w: by_ulp[i] counts those with log2(|u| / ulp(w)) in [k, k + 1), where
+  /// k = lowest_bin + i. Rounding w to nearest loses updates with k below -1. The first and
+  /// the last bin also count all updates beyond them. Empty for grids with scales, whose spacing
+  /// differs from block to block.
   static constexpr int lowest_bin = -40, bins = 64;
   std::array<double, bins> by_ulp{};
 };

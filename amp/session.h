@@ -229,8 +229,8 @@ class Session final {
   /// Returns the treatment of attention if rules treat tensors inside of it, which then runs as the
   /// operations that it is made of; otherwise null.
   const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
-  /// Returns what the rules say of an operation of a pass, before it runs, at the site of
-  /// CallScope; null: nothing.
+  /// Returns the treatment of the operation `op`, which is about to run in pass `pass` at the site
+  /// that CallScope names; null if there is nothing to treat.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
   /// Returns which inputs, before casts, are parameters: bit i for input i.
   uint32_t parameters_among(std::span<const Tensor> inputs) const;

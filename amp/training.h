@@ -132,7 +132,8 @@ class Training {
   const Policy& strategy() const;
   const Region& region() const;
   GradScaler& scaler();
-  /// Returns null if the strategy stores nothing but the weights.
+  /// Returns the object that stores masters, halves or compensation of the weights; null if the
+  /// strategy stores nothing but the weights.
   MasterWeights* masters();
   /// Returns the optimizer for schedules and clipping: the user's, or the masters that wrap it.
   optim::Optimizer& optimizer();

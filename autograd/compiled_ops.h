@@ -11,7 +11,8 @@ template <std::size_t Count, Operation Op> Tensor apply_compiled(Op op, std::spa
   return apply_to<Count>(std::move(op), inputs);
 }
 
-/// Returns how many inputs forward() names; 0: it takes a span of any number.
+/// Returns the number of tensors that forward() takes as separate parameters; 0 if it takes one
+/// span of any number of them.
 template <class Op, class... In> consteval std::size_t named_inputs(Tensor (Op::*)(const In&...)) {
   if constexpr ((std::same_as<In, Tensor> && ...)) return sizeof...(In);
   else return 0;

@@ -117,10 +117,11 @@ class Computation {
  public:
   /// Runs it: its backward will use the tensors saved in this run.
   virtual Tensor run(std::span<const Tensor> inputs) = 0;
-  /// Runs another instance of it and drops that, or stores it in `kept` as a node whose backward()
-  /// can be called: a shadow, with inputs of any dtype and gradients in theirs. Throws
-  /// UnsupportedError for operations with effects beyond their result (member `once` of OpInfo) and
-  /// for an operation of a user that cannot be copied.
+  /// Runs a copy of the operation on `inputs`, which may have other dtypes than the actual ones,
+  /// and returns its result. If `kept` is not null, it receives the copy as a node: backward() of
+  /// that node gives gradients in the dtypes of `inputs`. Throws UnsupportedError for operations
+  /// with effects beyond their result (member `once` of OpInfo), and for a user's operation that
+  /// cannot be copied.
   virtual Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept = nullptr) = 0;
   /// Returns whether save() works: the operation has a member function `save` that stores what
   /// forward would, without computing the result.

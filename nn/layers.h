@@ -232,7 +232,7 @@ struct LinearOptions {
 struct Linear final : Layer {
   Parameter weight, bias;
   Linear(int64_t in_features, int64_t out_features, LinearOptions options = {});
-  /// bias as the third argument, as in PyTorch
+  /// Takes the option `bias` directly, as PyTorch does: Linear(784, 10, false).
   template <std::same_as<bool> Bias>
   Linear(int64_t in_features, int64_t out_features, Bias with_bias)
       : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}

@@ -42,8 +42,9 @@ struct TransformerEncoderLayer final : Layer {
   Tensor encoded(const Tensor& x, const AttentionOptions& options, const Tensor& padding) const;
 };
 
-/// Layers in a row, and a LayerNorm `norm` if asked for. As torch.nn.TransformerEncoder, but each
-/// layer draws first values of its own: PyTorch copies those of one layer.
+/// Layers in a row, with a final LayerNorm `norm` if the options ask for one. As
+/// torch.nn.TransformerEncoder, but each layer draws its own initial weights, where PyTorch copies
+/// those of one layer.
 struct TransformerEncoder final : Layer {
   ModuleList<TransformerEncoderLayer> layers;
   std::optional<LayerNorm> norm{};

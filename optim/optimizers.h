@@ -243,7 +243,7 @@ class Lamb final : public GroupedOptimizer<LambOptions> {
 // updated as AdamW does (convolution weights count as matrices [out, the rest]). And the dtype of
 // the iteration is an option, so that its need for precision can be studied.
 
-/// The factor of the rate of a matrix [rows, columns].
+/// The factor that Muon applies to the learning rate of a matrix [rows, columns].
 enum class MuonScale : uint8_t {
   original,         // sqrt(max(1, rows / columns))
   match_rms_adamw,  // 0.2 sqrt(max(rows, columns)): AdamW's rates fit (Liu et al. 2025)

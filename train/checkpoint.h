@@ -90,7 +90,8 @@ struct CheckpointState {
   int64_t step = 0;     // steps taken
   int64_t epoch = 0;    // the current epoch, from 0
   int64_t batches = 0;  // finished batches of this epoch
-  /// Metrics and other numbers of the caller, restored to the bit (a NaN stays a NaN).
+  /// Numbers that the caller stores, such as metrics. They are restored to the bit (a NaN stays a
+  /// NaN).
   std::map<std::string, double> numbers{};
   std::map<std::string, std::string> texts{};  // UTF-8
 };

@@ -192,8 +192,9 @@ class Trainer {
   /// checkpoints are still there then. If several processes train, all must call it, with equal
   /// data; an exception in one ends all of them with its message.
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
-  /// Returns "val/loss" and the task's metrics over an epoch of a loader, with fit()'s names, in
-  /// evaluation mode. Does not change modules' modes or random numbers.
+  /// Measures one epoch of `loader` in evaluation mode, and returns "val/loss" and the task's
+  /// metrics under the names that fit() uses ("val/top1"). Afterwards modules have their previous
+  /// modes, and the random numbers continue as if it had not run.
   MetricValues validate(data::DataLoader loader);
   /// Returns the task's outputs for an epoch of a loader, in its order, in evaluation mode and
   /// without gradients: [samples, ...], on the model's device. Does not read targets. Throws
