@@ -30,6 +30,8 @@ std::string escaped(std::string_view text);
 /// Returns the text if it has up to `most` characters. Otherwise returns its beginning and end with
 /// an ellipsis between them, `most` characters in all.
 std::string shortened(std::string_view text, std::size_t most);
+/// The same, escaped.
+std::string brief(std::string_view text, std::size_t most);
 
 /// Returns <tag attributes>content</tag>; attributes and content must be markup already.
 std::string element(std::string_view tag, std::string_view attributes, std::string_view content);
@@ -41,6 +43,7 @@ class Table {
   explicit Table(std::vector<std::string> heads, std::size_t texts = 1);
   void row(const std::vector<std::string>& cells);
   std::size_t rows() const { return rows_; }
+  /// Returns "" without rows.
   std::string text() const;
 
  private:
@@ -55,6 +58,9 @@ class Table {
 // browser shows under the pointer. Dashes, shapes and letters tell apart what colors tell apart.
 
 namespace halftone::lab::svg {
+
+/// Styles of curves and bars; after them, backgrounds of maps from nothing to bad.
+inline constexpr int curve_styles = 10, map_levels = 9;
 
 inline constexpr double automatic = std::numeric_limits<double>::quiet_NaN();
 
@@ -179,8 +185,6 @@ enum class Place { page, file, light, dark };
 std::string svg_of(const Drawing& drawing, Place place, double millimetres = 0);
 /// Returns a PDF of one page with vector graphics and text in Helvetica, which it does not contain.
 std::string pdf_of(const Drawing& drawing, bool dark, double millimetres);
-/// RFC 4180: puts quotes around cells that contain commas, quotes or line ends.
-std::string csv_cell(std::string_view text);
 /// Returns a line for each number: panel,series,x,y,low,high.
 std::string csv_of(const std::vector<Picture>& pictures);
 inline std::string draw(const Picture& picture, Place place = Place::page) {
@@ -193,11 +197,10 @@ std::string styles();
 /// Returns the positions of an axis's marks: about `wanted` steps of 1, 2 or 5 times a power of
 /// ten. A logarithmic axis gets powers of ten, and also 2 and 5 times them if there are few.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
+/// Returns the width of a text in Helvetica, in pixels.
+double width_of(std::string_view text, double size);
 /// Returns a value for a title or an axis, with up to `digits` significant digits.
 std::string label_of(double value, int digits = 4);
-/// Returns "+1.2 ± 0.3": two digits of the half width, and as many places of the middle; three
-/// digits if the half width is not finite.
-std::string interval_text(double middle, double half, bool signed_middle = true);
 
 }  // namespace halftone::lab::svg
 

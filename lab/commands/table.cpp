@@ -13,7 +13,6 @@
 #include <halftone/core/error.h>
 #include <halftone/core/files.h>
 #include <halftone/lab/commands/commands.h>
-#include <halftone/lab/draw.h>
 #include <halftone/lab/run_folder.h>
 
 namespace halftone::lab {
@@ -66,9 +65,9 @@ class Writer {
           ",\"role\":" + quoted(role) + ",\"input\":" + std::to_string(input) + ",\"statistic\":";
       return;
     }
-    front_ = svg::csv_cell(run_) + ',' + svg::csv_cell(policy_) + ',' + svg::csv_cell(workload_) +
-             ',' + seed_ + ',' + std::to_string(step) + ',' + svg::csv_cell(site) + ',' +
-             svg::csv_cell(role) + ',' + std::to_string(input) + ',';
+    front_ = csv_cell(run_) + ',' + csv_cell(policy_) + ',' + csv_cell(workload_) + ',' + seed_ +
+             ',' + std::to_string(step) + ',' + csv_cell(site) + ',' + csv_cell(role) + ',' +
+             std::to_string(input) + ',';
   }
 
   /// Throws UsageError for a statistic of `only` that the written runs do not have.
@@ -85,10 +84,10 @@ class Writer {
     if (!only_.empty() && std::ranges::find(only_, statistic) == only_.end()) return;
     const std::string name =
         nlohmann::json(statistic).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    rows_.emplace_back(
-        value, json_lines_ ? front_ + name + ",\"value\":" +
-                                 (std::isfinite(value) ? value_text(value) : "null") + "}\n"
-                           : front_ + svg::csv_cell(statistic) + ',' + value_text(value) + '\n');
+    rows_.emplace_back(value, json_lines_
+                                  ? front_ + name + ",\"value\":" +
+                                        (std::isfinite(value) ? value_text(value) : "null") + "}\n"
+                                  : front_ + csv_cell(statistic) + ',' + value_text(value) + '\n');
   }
 
   /// Writes the rows that were not written yet; top > 0: so many with the largest values, the

@@ -16,26 +16,18 @@ namespace {
 
 constexpr const char* page_styles = R"(*{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:94rem;font:16px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--ground);overflow-wrap:anywhere}
-h1{font-size:1.4rem;line-height:1.25;margin:.25rem 0}
-h2{font-size:1.15rem;margin:1rem 0 .25rem}
-h3{font-size:1rem;margin:1rem 0 .5rem}
+h1{font-size:1.4rem;line-height:1.25;margin:.25rem 0} h2{font-size:1.15rem;margin:1rem 0 .25rem} h3{font-size:1rem;margin:1rem 0 .5rem}
 p,dl{max-width:48rem;margin:.5rem 0}
 ul{max-width:60rem;margin:.25rem 0;padding-left:1.2rem}
-a{color:inherit;text-decoration-color:var(--faint)}
-.lead{font-size:1.1rem}
-code{font:.875em ui-monospace,monospace}
-figcaption{color:var(--faint)}
-details{border-top:1px solid var(--line)}
-summary{font-weight:600;padding:.45rem 0;cursor:pointer}
+a{color:inherit;text-decoration-color:var(--faint)} .lead{font-size:1.1rem} code{font:.875em ui-monospace,monospace}
+details{border-top:1px solid var(--line)} summary{font-weight:600;padding:.45rem 0;cursor:pointer}
 .wide{overflow-x:auto;max-width:100%;margin:.75rem 0}
 table{border-collapse:collapse;overflow-wrap:normal;font-size:.875rem;line-height:1.35;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;font-weight:400}
-td{white-space:nowrap}
-th.t,td.t{text-align:left;white-space:normal;overflow-wrap:break-word;max-width:24rem}
+td{white-space:nowrap} th.t,td.t{text-align:left;white-space:normal;overflow-wrap:break-word;max-width:24rem}
 thead th{font-weight:600;border-bottom:1px solid var(--faint);vertical-align:bottom}
 tbody tr+tr>*{border-top:1px solid var(--line)}
-td b{font-weight:600}
-[data-series].name{font-weight:600;white-space:nowrap}
+td b{font-weight:600} [data-series].name{font-weight:600;white-space:nowrap}
 .name svg{width:22px;height:10px;vertical-align:baseline}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,27rem),1fr));gap:1rem;align-items:start;margin:.75rem 0}
 figure{margin:0;min-width:0;max-width:40rem}
@@ -43,24 +35,16 @@ figure.broad{grid-column:1/-1;max-width:none;overflow-x:auto}
 figure svg{display:block;width:100%;height:auto;min-width:27rem}
 figure.broad svg{width:auto;max-width:none}
 .plot path,.plot rect{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-.dim{opacity:.13}
-#tip{position:fixed;display:none;max-width:24rem;padding:.2rem .5rem;font-size:.875rem;background:var(--ink);color:var(--ground);pointer-events:none;z-index:1}
-dt{font-weight:600;margin-top:.6rem}
-dd{margin:0 0 0 1rem}
+.dim{opacity:.13} #tip{position:fixed;display:none;max-width:24rem;padding:.2rem .5rem;font-size:.875rem;background:var(--ink);color:var(--ground);pointer-events:none;z-index:1}
+dt{font-weight:600;margin-top:.6rem} dd{margin:0 0 0 1rem}
 @media (max-width:40rem){
-body{padding:.6rem}
-table{font-size:.75rem}
-th,td{padding:.2rem .3rem}
-th.t,td.t{max-width:9rem}
-td{white-space:normal}
-figure svg{min-width:0}
+body{padding:.6rem} table{font-size:.75rem} th,td{padding:.2rem .3rem}
+th.t,td.t{max-width:9rem} td{white-space:normal} figure svg{min-width:0}
 }
 @media print{
-body{max-width:none;padding:0;font-size:11px}
-table{font-size:9px}
+body{max-width:none;padding:0;font-size:11px} table{font-size:9px}
 th,td,th.t,td.t{white-space:normal;padding:.1rem .3rem}
-.wide{overflow:visible}
-figure,tr{break-inside:avoid}
+.wide{overflow:visible} figure,tr{break-inside:avoid}
 }
 )";
 
@@ -104,9 +88,10 @@ open();
 std::string paragraph(std::string_view text) { return element("p", "", escaped(text)) + "\n"; }
 
 std::string series(std::string_view name, int style) {
-  return element(
-      "span", "class=\"name\" data-series=\"" + escaped(name) + "\"",
-      svg::svg_of(svg::sample_of(style), svg::Place::page) + escaped(shortened(name, 60)));
+  std::string sample = svg::svg_of(svg::sample_of(style), svg::Place::page);
+  std::erase(sample, '\n');
+  return element("span", "class=\"name\" data-series=\"" + escaped(name) + "\"",
+                 sample + brief(name, 60));
 }
 
 std::string figures(const std::vector<svg::Picture>& pictures) {
@@ -251,7 +236,7 @@ std::vector<svg::Picture> loss_drawing(const json& strategies) {
 }
 
 std::string cast_text(const json& cast) {
-  std::string text = html::escaped(html::shortened(text_in(cast, "runs_in"), most_letters));
+  std::string text = html::brief(text_in(cast, "runs_in"), most_letters);
   const auto count = [&](const char* key) { return count_in(cast, key).value_or(0); };
   if (const int64_t casts = count("casts"); casts > 0) {
     const int64_t found = count("cache_hits");

@@ -46,7 +46,6 @@ std::string strategy_tables(const ReportData& data) {
     text += strategy_sections(read_json_document("report", path));
   return text;
 }
-std::string definition_list(const ReportData&) { return definitions(); }
 
 /// A question of the page, and what answers it.
 struct Question {
@@ -57,9 +56,7 @@ struct Question {
 const Question questions[] = {
     {"curves",
      "Where do the losses part, and what do bits buy?",
-     "Differences of runs of one seed, averaged over a twentieth of the steps: their mean, and its "
-     "95 % interval (Student's t). While the band contains 0, the runs do not tell the policies "
-     "apart.",
+     "While the band contains 0, the runs do not tell the policies apart.",
      {"differences", "pareto", "axes"}},
     {"underflow",
      "What becomes 0?",
@@ -67,36 +64,30 @@ const Question questions[] = {
      {"underflow", "steps"}},
     {"overflow",
      "What overflowed, and how did the scales follow?",
-     "The ideal scale is the one that fits the tensor of that step. For a skipped step, "
-     "halftone-lab explain names the tensor.",
+     "halftone-lab explain names the tensor that overflowed in a skipped step.",
      {"scale", "saturation"}},
     {"errors",
      "How large are the errors, and what do they consist of?",
-     "All sites, seeds and sampled steps of a role together, each tensor's error relative to its "
-     "size. The four parts are shares of the squared error.",
+     "All sites, seeds and sampled steps of a role; each error relative to its tensor's size.",
      {"errors", "sqnr"},
      error_table},
     {"sizes",
      "How large are the numbers?",
-     "The ten tensors that lose most, each under the policy where it is worst. The bars above are "
-     "the numbers that formats hold, paler where they are subnormal; the last one is the tensor's "
-     "own format at its scale.",
+     "The tensors that lose most, below the ranges of formats; the last is their own, at its "
+     "scale.",
      {"exponents", "rms"}},
     {"updates",
      "Which updates are lost?",
-     "All parameters and seeds together, for the weights as they are stored: with masters, "
-     "remainders and compensation.",
+     "All parameters and seeds, for the weights as stored: with masters and remainders.",
      {"updates"},
      update_table},
     {"memory",
      "Where are the bytes?",
-     "Values emulated on a grid are stored as f32, or in a short dtype that holds them. The data "
-     "set is left out.",
+     "Values emulated on a grid are stored as f32, or in a short dtype that holds them.",
      {"memory"}},
     {"formats",
      "Which format does each tensor get?",
-     "The dtype that a site computes in, and the formats that its roles are rounded to, as "
-     "grid/block; the pointer shows them in full. ≠: other than the first policy's.",
+     "The dtype of a site, and grid/block of its roles. ≠: other than the first policy's.",
      {},
      format_table},
     {"switches", "When were rules on?", "The first seed of each policy.", {"switches"}},
@@ -104,7 +95,7 @@ const Question questions[] = {
     {"search", "Which rules were measured and chosen?", "", {}, search_tables},
     {"strategies", "How do whole trainings compare?", "", {}, strategy_tables},
     {"runs", "What was run, and what could not be read?", "", {}, fact_tables},
-    {"definitions", "What do the numbers mean?", "", {}, definition_list}};
+    {"definitions", "What do the numbers mean?", "", {}, definitions}};
 
 /// Returns "" without data.
 std::string answer_of(const Question& question, const ReportData& data) {

@@ -145,8 +145,6 @@ struct RoleErrors {
 
 /// Returns what the runs say, in sentences: each policy against the first, and where it errs most.
 std::string verdicts(const ReportData& data);
-/// Returns "is equivalent to b within 1 %: ..." for differences paired by seed.
-std::string verdict_text(const std::vector<double>& differences, const std::string& base);
 std::string policy_table(const ReportData& data);
 std::string fact_tables(const ReportData& data);
 std::string format_table(const ReportData& data);
@@ -154,7 +152,7 @@ std::string error_table(const ReportData& data);
 std::string update_table(const ReportData& data);
 std::string comparison_tables(const ReportData& data);
 std::string search_tables(const ReportData& data);
-std::string definitions();
+std::string definitions(const ReportData& data);
 
 /// Returns "e2m1/1x16" for "e2m1, blocks of 1x16 with e4m3 scales ...", "e4m3/tensor" for a scale
 /// of the tensor.

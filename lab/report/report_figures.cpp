@@ -38,26 +38,41 @@ svg::Point point_of(double x, const std::vector<double>& numbers) {
 
 // --- losses
 
-/// Gives the axis the range of most of the curves, and of most ends of their intervals: neither the
-/// first steps nor a spike may hide the rest. What lies beyond is drawn at the border.
-void fit_axis(svg::Plot& plot, double share, bool with_zero) {
-  std::vector<double> middles, ends;
+double quantile(std::vector<double> all, double share) {
+  if (all.empty()) return svg::automatic;
+  std::ranges::sort(all);
+  return all[std::size_t(share * double(all.size() - 1))];
+}
+
+/// Gives the axis the range of most of what is drawn, with 0: what lies beyond it does not hide the
+/// rest.
+void fit_differences(svg::Plot& plot) {
+  std::vector<double> middles{0, 0}, ends{0, 0};
   for (const svg::Curve& curve : plot.curves)
     for (const svg::Point& p : curve.points) {
-      if (std::isfinite(p.y)) middles.push_back(p.y);
-      for (const double end : {p.low, p.high})
-        if (std::isfinite(end)) ends.push_back(end);
+      middles.push_back(p.y);
+      if (std::isfinite(p.low)) ends.insert(ends.end(), {p.low, p.high});
     }
-  double low = with_zero ? 0 : HUGE_VAL, high = with_zero ? 0 : -HUGE_VAL;
-  const auto take = [&](std::vector<double>& all, double below, double above) {
-    if (all.empty()) return;
-    std::ranges::sort(all);
-    low = std::min(low, all[std::size_t(below * double(all.size() - 1))]);
-    high = std::max(high, all[std::size_t(above * double(all.size() - 1))]);
-  };
-  take(middles, with_zero ? 0.02 : 0, share), take(ends, with_zero ? 0.1 : 0, share - 0.08);
-  const double room = std::max(0.08 * (high - low), 1e-12);
+  const double low = std::min({0.0, quantile(middles, 0.02), quantile(ends, 0.1)});
+  const double high = std::max({0.0, quantile(middles, 0.98), quantile(ends, 0.9)});
+  const double room = std::max(0.08 * (high - low), 0.01);
   plot.y.low = low - room, plot.y.high = high + room;
+}
+
+/// Gives the axis the range of the last three quarters: neither the first steps, nor a spike, nor a
+/// policy that diverges may hide the rest.
+void fit_losses(svg::Plot& plot) {
+  double low = HUGE_VAL, high = -HUGE_VAL, least = HUGE_VAL;
+  for (const svg::Curve& curve : plot.curves) {
+    std::vector<double> all;
+    for (const svg::Point& p : curve.points) all.push_back(p.y);
+    for (const svg::Point& p : curve.points) low = std::min({low, p.y, p.low});
+    const double usual = quantile(all, 0.75);
+    least = std::min(least, usual), high = std::max(high, usual);
+  }
+  high = std::min(high, low + 8 * (least - low));
+  const double room = 0.08 * (high - low);
+  if (room > 0) plot.y.low = low - room, plot.y.high = high + room;
 }
 
 using Steps = std::map<double, std::vector<double>>;  // numbers of several runs by step
@@ -81,7 +96,7 @@ Pictures loss_curves(const Groups& groups) {
   });
   plot.title = "Training loss";
   if (seeds > 1) plot.title += ": the median and the range of " + std::to_string(seeds) + " seeds";
-  fit_axis(plot, 0.75, false);
+  fit_losses(plot);
   return unless_empty(std::move(plot));
 }
 
@@ -119,7 +134,7 @@ Pictures loss_differences(const Groups& groups) {
     for (const auto& [step, all] : at) points.push_back(point_of(step, all));
     return points;
   });
-  fit_axis(plot, 0.98, true);
+  fit_differences(plot);
   return unless_empty(std::move(plot));
 }
 

@@ -37,42 +37,12 @@ std::string joined(const std::vector<std::string>& texts, const char* between) {
 }
 
 std::string percent_text(double middle, double half) {
-  return svg::interval_text(100 * middle, 100 * half) + " %";
+  return interval_text(100 * middle, 100 * half) + " %";
 }
 
 }  // namespace
 
 // --- what the runs say
-
-std::string verdict_text(const std::vector<double>& differences, const std::string& base) {
-  if (differences.empty()) return "has no seed in common with " + base + ".";
-  const Interval d = interval_of(differences);
-  const auto n = std::ssize(differences);
-  const std::string value = percent_text(d.mean, d.half), seeds = std::to_string(n) + " seeds";
-  if (n < 2)
-    return "differs from " + base + " by " + value +
-           ": undecided with one seed, which gives no "
-           "interval.";
-  Gate gate(0.01, n, n);
-  static_cast<void>(gate.wanted({}));
-  const GateAnswer answer = gate.answer(differences);
-  const double digit =
-      std::pow(10, std::floor(std::log10(std::max(double(answer.would_decide), 10.0))) - 1);
-  const std::string about = fixed(std::ceil(double(answer.would_decide) / digit) * digit, 0),
-                    more = answer.would_decide >= 100'000
-                               ? ""
-                               : "; about " + about + " would decide 1 %";
-  const bool lower = d.mean + d.half<0, higher = d.mean - d.half> 0;
-  const char* const way = lower ? "better" : "worse";
-  if (answer.verdict == Verdict::equivalent)
-    return "is equivalent to " + base + " within 1 %" +
-           (lower || higher ? std::string(", and ") + way + " than 0" : "") + ": " + value +
-           " with " + seeds + ".";
-  if (!lower && !higher)
-    return "differs from " + base + " by " + value + ": undecided with " + seeds + more + ".";
-  return std::string("is ") + way + " than " + base + ": " + value + " with " + seeds +
-         (answer.verdict == Verdict::undecided ? ", by more or less than 1 %" + more : "") + ".";
-}
 
 namespace {
 
@@ -91,12 +61,12 @@ std::string winner(const Groups& groups) {
   for (const auto& [loss, group] : std::span(all).subspan(1)) {
     const auto paired = group->paired(best, "loss");
     const Interval d = interval_of(paired);
-    if (paired.size() > 1 && d.mean - d.half > 0) continue;
+    if (paired.size() > 1 && d.mean > d.half) continue;
     ++count;
-    others += (others.empty() ? "" : ", ") + escaped(html::shortened(group->label, 60));
+    others += (others.empty() ? "" : ", ") + html::brief(group->label, 60);
   }
   return html::element("p", "class=\"lead\"",
-                       "<b>" + escaped(html::shortened(best.label, 60)) + "</b> has the lowest " +
+                       "<b>" + html::brief(best.label, 60) + "</b> has the lowest " +
                            defined("loss", "final-loss") +
                            (others.empty()
                                 ? ", and every other policy is worse."
@@ -112,7 +82,7 @@ std::string loses_most(const ReportGroup& group) {
   for (const auto& [place, tensor] : group.tensors) {
     if (tensor.quantizer.empty()) continue;
     const std::string at =
-        escaped(html::shortened(place.first, 60)) + " " + std::string(policy::name(place.second));
+        html::brief(place.first, 60) + " " + std::string(policy::name(place.second));
     if (const double share = tensor.survey.underflow(); share > most) most = share, lost = at;
     if (const double sqnr = tensor.survey.sqnr(); sqnr < least) least = sqnr, noisy = at;
   }
@@ -141,8 +111,7 @@ std::string verdicts(const ReportData& data) {
                               loses_most(*group)) +
             "\n";
     if (sentences.empty()) continue;
-    if (lists.size() > 1)
-      text += html::element("h2", "", escaped(html::shortened(base.workload, 60)));
+    if (lists.size() > 1) text += html::element("h2", "", html::brief(base.workload, 60));
     text += winner(groups) + html::element("ul", "class=\"verdicts\"", "\n" + sentences) + "\n";
   }
   return text;
@@ -179,7 +148,7 @@ std::string policy_table(const ReportData& data) {
           joined(bits, ", "),
           memory.empty() ? "-" : three(std::accumulate(memory.begin(), memory.end(), 0.0)),
           times.empty() ? "-" : three(median(times)),
-          losses.empty() ? "-" : svg::interval_text(loss.mean, loss.half, false),
+          losses.empty() ? "-" : interval_text(loss.mean, loss.half, false),
           group == &base || paired.empty() ? "" : percent_text(difference.mean, difference.half)};
       if (heads.size() > row.size()) row.push_back(number(skipped_in(group)));
       table.row(row);
@@ -211,20 +180,19 @@ std::string fact_tables(const ReportData& data) {
     const auto text_of = [](const std::set<std::string>& all) {
       std::string text;
       for (const std::string& value : all) text += (text.empty() ? "" : "; ") + value;
-      return escaped(html::shortened(text, 120));
+      return html::brief(text, 120);
     };
-    std::vector<std::string> row{escaped(html::shortened(name, 40))};
+    std::vector<std::string> row{html::brief(name, 40)};
     for (const auto& all : values) row.push_back(text_of(all));
     const bool equal = values[0].size() == 1 &&
                        std::ranges::all_of(values, [&](const auto& v) { return v == values[0]; });
     if (equal) same.row({row[0], row[1]});
     else different.row(row);
   }
-  std::string text = different.rows() > 0 ? different.text() : "";
-  if (same.rows() > 0) text += same.text();
+  std::string text = different.text() + same.text();
   std::string notes;
   for (std::size_t i = 0; i < std::min<std::size_t>(data.notes.size(), 50); ++i)
-    notes += html::element("li", "", escaped(html::shortened(data.notes[i], 300))) + "\n";
+    notes += html::element("li", "", html::brief(data.notes[i], 300)) + "\n";
   if (!notes.empty())
     text += html::element("h3", "", "What was left out") + html::element("ul", "", notes);
   return text;
@@ -265,10 +233,9 @@ std::string treatment_of(const RecordedSite& site) {
       escaped(site.computes_in.empty() ? "-" : html::shortened(site.computes_in, 30));
   for (const auto& [format, roles] : formats)
     text += "<br/>" +
-            (formats.size() > 1 || known.size() == 1 ? escaped(html::shortened(roles, 60)) + " "
-                                                     : "all ") +
-            "<b>" + escaped(html::shortened(format, 40)) + "</b>";
-  return html::element("span", "title=\"" + escaped(html::shortened(title, 600)) + "\"", text);
+            (formats.size() > 1 || known.size() == 1 ? html::brief(roles, 60) + " " : "all ") +
+            "<b>" + html::brief(format, 40) + "</b>";
+  return html::element("span", "title=\"" + html::brief(title, 600) + "\"", text);
 }
 
 }  // namespace
@@ -301,13 +268,13 @@ std::string format_table(const ReportData& data) {
     html::Table table(heads, heads.size());
     for (const auto& sites : names) {
       if (table.rows() == most_rows) break;
-      std::vector<std::string> row{escaped(html::shortened(sites.front(), 70))};
+      std::vector<std::string> row{html::brief(sites.front(), 70)};
       if (sites.size() > 1) row[0] += " (" + std::to_string(sites.size()) + " like this)";
       for (const std::string& cell : cells[sites.front()])
         row.push_back((cell == cells[sites.front()].front() ? "" : "≠ ") + cell);
       table.row(row);
     }
-    if (table.rows() > 0) text += table.text();
+    text += table.text();
     if (names.size() > most_rows)
       text += html::paragraph("The first " + std::to_string(most_rows) + " of " +
                               std::to_string(names.size()) +
@@ -338,7 +305,7 @@ std::string without_numbers(std::string_view site) {
 
 std::string error_table(const ReportData& data) {
   constexpr std::size_t most_lines = 100;
-  html::Table table({"policy", "role", "error, %", defined("scale, %", "error-parts"),
+  html::Table table({"policy, role", "error, %", defined("scale, %", "error-parts"),
                      defined("dead zone, %", "error-parts"), defined("grid, %", "error-parts"),
                      defined("saturation, %", "error-parts"),
                      defined("norm / noise", "norm-to-noise"), defined("flipped, %", "oscillation"),
@@ -360,7 +327,7 @@ std::string error_table(const ReportData& data) {
       table.row(row);
     }
   }
-  return table.rows() > 0 ? table.text() : "";
+  return table.text();
 }
 
 std::string update_table(const ReportData& data) {
@@ -372,7 +339,7 @@ std::string update_table(const ReportData& data) {
       table.row({name_of(g), number(100 * g.stored.lost_share(), 3),
                  number(100 * g.seen.lost_share(), 3), number(g.stored.effective_descent(), 3),
                  number(g.seen.effective_descent(), 3), number(g.stored.update_ratio(), 2)});
-  return table.rows() > 0 ? table.text() : "";
+  return table.text();
 }
 
 // --- comparisons, searches, definitions
@@ -385,9 +352,7 @@ std::vector<std::string> cells_of(const json& object, std::initializer_list<cons
   for (const char* key : keys) {
     const auto value = number_in(object, key);
     const std::string text = text_in(object, key);
-    cells.push_back(value          ? number(*value, 3)
-                    : text.empty() ? "-"
-                                   : escaped(html::shortened(text, 90)));
+    cells.push_back(value ? number(*value, 3) : text.empty() ? "-" : html::brief(text, 90));
   }
   return cells;
 }
@@ -435,9 +400,12 @@ std::string search_of(const std::filesystem::path& path) {
     html::Table menu({"budget", "bits", defined("added", "added"), "predicted", "changes loss",
                       "predicted, ±", "file"});
     for (const json& point : array_in(file, "points"))
-      if (point.is_object() && menu.rows() < most_rows)
-        menu.row(cells_of(point, {"budget", "bits", "added", "predicted", "loss_change",
-                                  "predicted_loss_change", "file"}));
+      if (point.is_object() && menu.rows() < most_rows) {
+        auto cells = cells_of(point, {"budget", "bits", "added", "predicted", "loss_change",
+                                      "predicted_loss_change", "file"});
+        if (cells[0] == "-") cells[0] = "for all";
+        menu.row(cells);
+      }
     return menu.text();
   }
   std::vector<const json*> candidates;
@@ -514,7 +482,7 @@ std::string search_tables(const ReportData& data) {
   return text;
 }
 
-std::string definitions() {
+std::string definitions(const ReportData&) {
   std::string list;
   std::istringstream lines{std::string(all_definitions)};
   for (std::string anchor, name, text; std::getline(lines, anchor, '|');) {
