@@ -134,7 +134,7 @@ void run(const std::string& pictures) {
   std::vector<double> counts;
   const std::vector<Way> ways = errors(counts);
   products();
-  svg::Plot plot{.title = "With a bf16 accumulator the error of a sum grows with its terms",
+  svg::Plot plot{.title = "A bf16 sum in order loses its terms; in pairs, or in f32, it does not",
                  .x = {.label = "terms", .logarithmic = true},
                  .y = {.label = "relative error", .logarithmic = true},
                  .width = 640};

@@ -28,7 +28,7 @@ td{white-space:nowrap} th.t,td.t{text-align:left;white-space:normal;overflow-wra
 thead th{font-weight:600;border-bottom:1px solid var(--faint);vertical-align:bottom}
 tbody tr+tr>*{border-top:1px solid var(--line)}
 td b{font-weight:600} [data-series].name{font-weight:600;white-space:nowrap}
-.name svg{width:22px;height:10px;vertical-align:baseline}
+.name svg{margin-right:.3rem}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,27rem),1fr));gap:1rem;align-items:start;margin:.75rem 0}
 figure{margin:0;min-width:0;max-width:40rem}
 figure.broad{grid-column:1/-1;max-width:none;overflow-x:auto}

@@ -13,6 +13,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
+#include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 
 #include "lab/pages.h"
@@ -355,6 +356,23 @@ TEST_CASE("every figure of every shape is a well-formed file") {
       CHECK(lab::svg::pdf_of(drawing, true, 100).ends_with("%%EOF\n"));
     }
   }
+}
+
+TEST_CASE("a policy has its name everywhere, and its hash where two share a name") {
+  const TemporaryDirectory directory;
+  const auto file = [&](const char* path, const char* base) {
+    write_file(directory / path,
+               std::string(R"({"halftone_policy":1,"name":"one/two","extends":")") + base + "\"}");
+    return (directory / path).string();
+  };
+  const std::string a = file("a.json", "fp32"), b = file("b.json", "amp-bf16");
+  CHECK(lab::read_cells({a}, {}).at(0).name == "one/two");
+  const auto cells = lab::read_cells({a, b, "te_current"}, {});
+  for (const std::size_t i : {0, 1})
+    CHECK(cells[i].name == "one/two-" + policy::hash(cells[i].policy).substr(0, 8));
+  CHECK(cells[2].name == "te-current");
+  CHECK(lab::run_name("w", "one/two", 3) == "w-one_two-3");  // a folder
+  CHECK(contains(message_of<UsageError>([&] { lab::read_cells({a, a}, {}); }), "is given twice"));
 }
 
 TEST_CASE("verdicts: what the interval says, and how many seeds would decide") {
