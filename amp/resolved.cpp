@@ -205,13 +205,14 @@ namespace {
 
 // --- one site: a line for each of its treatments
 
-/// `full`: also writes the definition of a name.
+/// Writes the grid of a name that the library does not know. `full`: writes it for all names.
 std::string said_of(const RoleRule& rule, bool full) {
   if (rule.kind == RoleRule::Kind::none) return "none";
   if (rule.kind == RoleRule::Kind::as_used) return "as_used";
   const std::string grid = told_apart(rule.quantizer);
   if (rule.named.empty() || rule.named == grid) return grid;
-  return full ? rule.named + " (" + grid + ")" : rule.named;
+  if (full) return rule.named + " (" + grid + ")";
+  return quantizer_named(rule.named) == rule.quantizer ? rule.named : grid;
 }
 
 std::string line_of(const ResolvedSite& site, const Treatment& now, const Treatment& met,
@@ -295,13 +296,15 @@ std::map<std::string, std::string> grids_of(const Session& session) {
 std::string resolved_table(const Session& session) {
   const ResolvedRules resolved(session);
   const std::vector<Group> groups = groups_of(resolved);
+  const auto name_of = [](const Group& group) {
+    return group.name + (group.count > 1 ? " (" + std::to_string(group.count) + " like this)" : "");
+  };
   std::size_t width = 4;
-  for (const Group& group : groups) width = std::max(width, group.name.size());
-  std::string text = padded("site", width) + "  times  asks | computes in | treated | by rules\n";
+  for (const Group& group : groups) width = std::max(width, name_of(group).size());
+  std::string text = padded("site", width) + "  asks | computes in | treated | by rules\n";
   for (const Group& group : groups)
     for (const std::string& line : group.lines)
-      text += padded(group.name, width) + "  " + padded(std::to_string(group.count), 5) + "  " +
-              line + '\n';
+      text += padded(name_of(group), width) + "  " + line + '\n';
   text += '\n';
   for (const auto& [what, grid] : grids_of(session))
     text += what + (grid.starts_with("stored as ") ? ", " : ", after each step: ") + grid + '\n';

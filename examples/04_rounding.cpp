@@ -122,7 +122,7 @@ void run(const std::string& pictures) {
   if (pictures.empty()) return;
   using enum ht::Rounding;
   write_picture(pictures, "rounding",
-                {.title = "Rounding to e2m1",
+                {.title = "Rounding to e2m1: the mean of stochastic results follows the number",
                  .x = {.label = "number"},
                  .y = {.label = "result"},
                  .curves = {curve_of("nearest even", nearest_even, 0),
@@ -149,4 +149,5 @@ int main(int argc, char** argv) {
 //   its stochastic rounding, in spacings?
 // 2 (predict). In the sum of 10,000 steps, replace 0.001 by 0.005. What does nearest rounding give?
 //   Where does it stop? Then run it.
-// 3 (implement). Task 3 of examples/exercises/: stochastic rounding with exactly the right probability.
+// 3 (implement). Task 3 of examples/exercises/: stochastic rounding with exactly the right
+// probability.

@@ -134,7 +134,7 @@ void run(const std::string& pictures) {
   std::vector<double> counts;
   const std::vector<Way> ways = errors(counts);
   products();
-  svg::Plot plot{.title = "Error of a sum by order and accumulator",
+  svg::Plot plot{.title = "A bf16 sum in order loses its terms; in pairs, or in f32, it does not",
                  .x = {.label = "terms", .logarithmic = true},
                  .y = {.label = "relative error", .logarithmic = true},
                  .width = 640};
@@ -164,6 +164,7 @@ int main(int argc, char** argv) {
 //   in f16 add up exactly?
 // 2 (predict). Sort the numbers in ascending order before the sum "bf16, in order". Does its error
 //   at n = 1024 change, and why? Then do it.
-// 3 (implement). Tasks 5 and 15 of examples/exercises/: predict the error of a sum; test a dot product.
-// 4 (design). A loss is a mean over a million elements in f16. Where do you put the division, and
+// 3 (implement). Tasks 5 and 15 of examples/exercises/: predict the error of a sum; test a dot
+// product. 4 (design). A loss is a mean over a million elements in f16. Where do you put the
+// division, and
 //   what can overflow or underflow in each case?

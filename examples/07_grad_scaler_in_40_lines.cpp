@@ -194,10 +194,11 @@ void accumulation() {
 }
 
 void draw(const std::string& pictures) {
-  svg::Plot plot{.title = "The life of a loss scale, doubled after 50 clean steps",
-                 .x = {.label = "step"},
-                 .y = {.label = "log2 of the scale"},
-                 .width = 640};
+  svg::Plot plot{
+      .title = "A loss scale doubles after 50 clean steps, and halves where one overflows",
+      .x = {.label = "step"},
+      .y = {.label = "log2 of the scale"},
+      .width = 640};
   plot.curves.push_back({.name = "scale", .points = {}, .staircase = true, .shapes = false});
   const std::vector<double> life = side_by_side(1000, 0x1p24, 50, false);
   for (std::size_t step = 0; step < life.size(); ++step) {
@@ -234,6 +235,7 @@ int main(int argc, char** argv) {
 //   lost?
 // 2 (predict). In step(), take the update even if a gradient overflowed. What do the next rows of
 //   the table show? (Break 4 of docs/exercises.md.)
-// 3 (implement). Tasks 6 and 7 of examples/exercises/: the next state of a scaler; unscale, clip, skip.
-// 4 (design). A model has one loss whose gradients overflow in every fifth step. Design a rule of
+// 3 (implement). Tasks 6 and 7 of examples/exercises/: the next state of a scaler; unscale, clip,
+// skip. 4 (design). A model has one loss whose gradients overflow in every fifth step. Design a
+// rule of
 //   hysteresis that does not halve the scale each time, and say what it costs.

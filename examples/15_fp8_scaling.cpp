@@ -164,12 +164,13 @@ void run(const std::string& pictures) {
   const std::vector<svg::Curve> curves = forty_steps();
   outliers();
   trainings();
-  write_picture(pictures, "fp8-scales",
-                {.title = "One gradient in e4m3: signal to noise by step",
-                 .x = {.label = "step"},
-                 .y = {.label = "dB"},
-                 .curves = curves,
-                 .width = 640});
+  write_picture(
+      pictures, "fp8-scales",
+      {.title = "Scales from earlier steps fail at first and after a jump; current ones do not",
+       .x = {.label = "step"},
+       .y = {.label = "dB"},
+       .curves = curves,
+       .width = 640});
 }
 
 }  // namespace

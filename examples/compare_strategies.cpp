@@ -41,28 +41,37 @@ double mebibytes(int64_t bytes) { return double(bytes) / 1048576; }
 void print_table(const std::vector<Measured>& all) {
   using Use = ht::MemoryUse;
   const auto fp32 = std::ranges::find(all, "fp32", &Measured::strategy);
-  std::printf("\n%-16s %5s |%7s %7s %7s %7s %7s %7s %7s |%8s %6s |%7s %5s %8s\n", "", "at", "para-",
-              "next to", "gradi-", "optim.", "casts", "activ-", "total", "ms per", "speed", "test",
-              "skip-", "loss");
-  std::printf("%-16s %5s |%7s %7s %7s %7s %7s %7s %7s |%8s %6s |%7s %5s %8s\n", "strategy", "rest",
-              "meters", "them", "ents", "state", "", "ations", "peak", "step", "up", "%", "ped",
-              "scale");
+  std::printf("\n%-16s %5s |%7s %7s %7s %7s %7s %7s %7s %7s |%8s %6s |%7s %5s %8s\n", "", "at",
+              "para-", "next to", "gradi-", "optim.", "casts", "activ-", "work-", "sum", "ms per",
+              "speed", "test", "skip-", "loss");
+  std::printf("%-16s %5s |%7s %7s %7s %7s %7s %7s %7s %7s |%8s %6s |%7s %5s %8s\n", "strategy",
+              "rest", "meters", "them", "ents", "state", "", "ations", "space", "", "step", "up",
+              "%", "ped", "scale");
   for (const Measured& m : all) {
-    const auto mib = [&](Use use) { return mebibytes(m.memory.peak_of(use)); };
+    double sum = 0;
+    std::string bytes;
+    for (const std::vector<Use>& uses : {std::vector<Use>{Use::parameter},
+                                         {Use::master_weight, Use::compensation},
+                                         {Use::gradient, Use::master_gradient},
+                                         {Use::optimizer_state},
+                                         {Use::cast_cache},
+                                         {Use::activation},
+                                         {Use::workspace, Use::communication}}) {
+      double mib = 0;
+      for (const Use use : uses) mib += mebibytes(m.memory.at_peak_of(use));
+      char cell[16];
+      std::snprintf(cell, sizeof cell, "%7.2f ", mib);
+      bytes += cell, sum += mib;
+    }
     char speed_up[16] = "-";
     if (fp32 != all.end()) std::snprintf(speed_up, sizeof speed_up, "%.2fx", fp32->ms / m.ms);
-    std::printf(
-        "%-16s %4.2fx |%7.2f %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f |%8.2f %6s |%7.2f %5ld %8g\n",
-        m.strategy.c_str(), m.parameter_ratio, mib(Use::parameter),
-        mib(Use::master_weight) + mib(Use::compensation),
-        mib(Use::gradient) + mib(Use::master_gradient), mib(Use::optimizer_state),
-        mib(Use::cast_cache), mib(Use::activation), mebibytes(m.memory.total_peak), m.ms, speed_up,
-        100 * m.test_accuracy, long(m.skipped_steps), m.final_scale);
+    std::printf("%-16s %4.2fx |%s%7.2f |%8.2f %6s |%7.2f %5ld %8g\n", m.strategy.c_str(),
+                m.parameter_ratio, bytes.c_str(), sum, m.ms, speed_up, 100 * m.test_accuracy,
+                long(m.skipped_steps), m.final_scale);
   }
   std::printf(
-      "\nMiB: the peak of each use while training, and of the sum of all uses; these peaks are at "
-      "different times.\nat rest: bytes of parameters with masters, remainders and compensation, "
-      "over those of f32 parameters.\n");
+      "\nMiB at the moment of the highest total, without the data set.\nat rest: bytes of "
+      "parameters with masters, remainders and compensation, over those of f32 parameters.\n");
 }
 
 /// [last step, mean loss] of as many steps as make about a hundred points.

@@ -1,129 +1,13 @@
-// Pieces of a page as text.
+// Lays out pictures as marks.
 #include <halftone/lab/draw.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdint>
 #include <numeric>
 
 #include <halftone/core/formats/number_format.h>
-
-namespace halftone::lab::html {
-
-namespace {
-
-/// The first character of `text` and its number of bytes. A byte that does not begin a character
-/// gives U+FFFD and 1.
-struct Character {
-  uint32_t code = 0xFFFD;
-  std::size_t bytes = 1;
-};
-Character first_of(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return uint32_t(uint8_t(text[i])); };
-  const uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return {};
-  uint32_t code = lead & (0x7Fu >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {};
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  constexpr uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < least[length] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return {};
-  return {code, length};
-}
-
-/// Returns false for control characters except tabs and line ends, for codes that are not
-/// characters, and for marks that change the direction of writing.
-bool is_shown(uint32_t code) {
-  if (code < 0x20) return code == '\t' || code == '\n';
-  const bool turns = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
-  return !(code >= 0x7F && code < 0xA0) && (code & 0xFFFE) != 0xFFFE && !turns;
-}
-
-}  // namespace
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  result.reserve(text.size());
-  while (!text.empty()) {
-    const Character next = first_of(text);
-    switch (next.code) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      case '\'': result += "&#39;"; break;
-      case 0xFFFD: result += "\xEF\xBF\xBD"; break;
-      default:
-        if (is_shown(next.code)) result += text.substr(0, next.bytes);
-        else result += "\xEF\xBF\xBD";
-    }
-    text.remove_prefix(next.bytes);
-  }
-  return result;
-}
-
-std::string shortened(std::string_view text, std::size_t most) {
-  std::vector<std::size_t> starts;  // byte index of each character
-  for (std::size_t at = 0; at < text.size(); at += first_of(text.substr(at)).bytes)
-    starts.push_back(at);
-  if (starts.size() <= most || most < 3) return std::string(text);
-  const std::size_t front = (most - 1) / 2, back = most - 1 - front;
-  return std::string(text.substr(0, starts[front])) + "…" +
-         std::string(text.substr(starts[starts.size() - back]));
-}
-
-std::string element(std::string_view tag, std::string_view attributes, std::string_view content) {
-  std::string text = "<" + std::string(tag);
-  if (!attributes.empty()) text += " " + std::string(attributes);
-  return text + ">" + std::string(content) + "</" + std::string(tag) + ">";
-}
-
-Table::Table(std::vector<std::string> heads, std::size_t texts) : texts_(texts) {
-  for (std::size_t i = 0; i < heads.size(); ++i)
-    head_ += element("th", i < texts ? "class=\"t\"" : "", heads[i]);
-}
-
-void Table::row(const std::vector<std::string>& cells) {
-  body_ += "<tr>";
-  for (std::size_t i = 0; i < cells.size(); ++i)
-    body_ += i == 0 ? element("th", "class=\"t\" scope=\"row\"", cells[i])
-                    : element("td", i < texts_ ? "class=\"t\"" : "", cells[i]);
-  body_ += "</tr>\n";
-  ++rows_;
-}
-
-std::string Table::text() const {
-  return "<div class=\"wide\"><table>\n<thead><tr>" + head_ + "</tr></thead>\n<tbody>\n" + body_ +
-         "</tbody></table></div>\n";
-}
-
-std::string heat_map(std::string_view caption, const std::vector<std::string>& heads,
-                     const std::vector<HeatRow>& rows) {
-  std::string text = "<div class=\"wide\"><table class=\"heat\">\n" +
-                     element("caption", "", caption) + "\n<thead><tr><th></th>";
-  for (const std::string& head : heads) text += element("th", "", escaped(head));
-  text += "</tr></thead>\n<tbody>\n";
-  for (const HeatRow& row : rows) {
-    text += "<tr>" + element("th", "class=\"t\" scope=\"row\"", escaped(row.name));
-    for (const HeatCell& cell : row.cells) {
-      std::string attributes;
-      if (cell.strength >= 0) {
-        const int level = int(std::clamp(cell.strength, 0.0, 1.0) * 8 + 0.5);
-        attributes = "class=\"h" + std::to_string(level) + "\"";
-      }
-      if (!cell.title.empty()) attributes += " title=\"" + escaped(cell.title) + "\"";
-      text += element("td", attributes, cell.text);
-    }
-    text += "</tr>\n";
-  }
-  return text + "</tbody></table></div>\n";
-}
-
-}  // namespace halftone::lab::html
+#include <halftone/lab/table.h>
 
 // Plots: axes and the marks between them.
 
@@ -173,221 +57,424 @@ Scale scale_of(const Axis& axis, Extent seen, double margin) {
   return scale;
 }
 
-class Drawing {
- public:
-  explicit Drawing(const Plot& plot) : plot_(plot) {
-    see();
-    top_ = 30 + 16 * double(plot.ranges.size()) + (plot.ranges.empty() ? 0 : 6);
-    bottom_ = top_ + plot.height - 72;
-    y_.from = bottom_, y_.to = top_;
-    left_ = 16;
-    for (const double tick : ticks(y_.low, y_.high, y_.logarithmic, 5))
-      left_ = std::max(left_, 7.4 * double(label_of(tick).size()) + 14);
-    left_ += plot.y.label.empty() ? 0 : 14;
-    right_ = plot.width - 12;
-    x_.from = left_, x_.to = right_;
-  }
+/// The same with room for wider fonts.
+double room_for(std::string_view text, double size) { return 1.13 * width_of(text, size); }
 
-  std::string text(Place place) {
-    axes();
-    for (const Range& range : plot_.ranges) add(range);
-    for (const Band& band : plot_.bands) add(band);
-    for (const Histogram& histogram : plot_.histograms) add(histogram);
-    for (const Rule& rule : plot_.rules) add(rule);
-    for (const Curve& curve : plot_.curves) add(curve);
-    double height = bottom_ + 42;
-    text_ += legend(entries_, 16, right_, bottom_ + 58, height);
-    return document(plot_.width, height, plot_.title, text_, place);
+/// Returns the text, or its end after an ellipsis: the ends of sites and policies tell them apart.
+std::string fitted(std::string_view text, double width, double size) {
+  if (room_for(text, size) <= width) return std::string(text);
+  while (!text.empty() && room_for(text, size) + size > width)
+    text.remove_prefix(html::first_of(text).bytes);
+  return "…" + std::string(text);
+}
+
+/// Builds a drawing from marks.
+class Sheet {
+ public:
+  Sheet(const std::string& title, double width) { all_.title = title, all_.width = width; }
+
+  void text(double x, double y, char anchor, const std::string& text,
+            std::string_view look = "text", const std::string& series = "", bool turned = false) {
+    if (!text.empty())
+      all_.marks.push_back({look, 0, {{'M', x, y}}, text, "", series, anchor, 0, turned});
+  }
+  void path(std::string_view look, int style, std::vector<Step> path, const std::string& title = "",
+            const std::string& series = "", double radius = 0) {
+    if (!path.empty())
+      all_.marks.push_back({look, style, std::move(path), "", title, series, 's', radius});
+  }
+  void rectangle(std::string_view look, int style, double x, double y, double width, double height,
+                 const std::string& title, const std::string& series = "") {
+    const double right = x + width, low = y + height;
+    path(look, style, {{'M', x, y}, {'L', right, y}, {'L', right, low}, {'L', x, low}, {'Z'}},
+         title, series);
+  }
+  /// A style's shape around a position; `look` t: a disc that only the pointer sees.
+  void shape(std::string_view look, int style, double x, double y, double r,
+             const std::string& title = "", const std::string& series = "") {
+    static const std::vector<Step> shapes[] = {
+        {{'O'}},
+        {{'M', -1, -1}, {'L', 1, -1}, {'L', 1, 1}, {'L', -1, 1}, {'Z'}},
+        {{'M', 0, -1.2}, {'L', 1.2, 1}, {'L', -1.2, 1}, {'Z'}},
+        {{'M', 0, -1.4}, {'L', 1.4, 0}, {'L', 0, 1.4}, {'L', -1.4, 0}, {'Z'}},
+        {{'M', -1.2, -1}, {'L', 1.2, -1}, {'L', 0, 1.2}, {'Z'}}};
+    std::vector<Step> steps = shapes[look == "t" ? 0 : style % 5];
+    for (Step& step : steps) step.x = x + r * step.x, step.y = y + r * step.y;
+    path(look, style, std::move(steps), title, series, r);
+  }
+  /// Writes the title in as many lines as it needs. Returns the place below them.
+  double heading() {
+    double y = 16;
+    for (std::string_view rest = all_.title; !rest.empty(); y += 18) {
+      std::size_t end = rest.size();
+      while (room_for(rest.substr(0, end), 14) > all_.width - 8) {
+        const std::size_t space = rest.rfind(' ', end - 1);
+        if (space == rest.npos || space == 0) break;
+        end = space;
+      }
+      text(4, y, 's', std::string(rest.substr(0, end)), "head");
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return y - 4;
+  }
+  struct Entry {
+    std::string name, label{};
+    int style = 0;
+    bool line = false, shape = true;
+  };
+  /// Writes rows of samples with names. Returns the place below them.
+  double legend(const std::vector<Entry>& entries, double left, double top) {
+    double x = left, y = top;
+    for (const Entry& entry : entries) {
+      const double right = all_.width - 4;
+      const std::string name = fitted(entry.name, right - left - 26, 13);
+      const double width = 26 + room_for(name, 13);
+      if (x > left && x + width > right) x = left, y += 19;
+      if (entry.line) sample(entry.style, x, y - 4, entry.name, entry.shape);
+      else rectangle("f", entry.style, x, y - 10, 18, 12, "", entry.name);
+      text(x + 9, y, 'm', entry.label, "on", entry.name);
+      text(x + 26, y, 's', name, "text", entry.name);
+      x += width + 12;
+    }
+    return entries.empty() ? top - 14 : y + 8;
+  }
+  void sample(int style, double x, double y, const std::string& series, bool with_shape = true) {
+    path("l", style, {{'M', x, y}, {'L', x + 20, y}}, "", series);
+    if (with_shape) shape("m", style, x + 10, y, 3.5, "", series);
+  }
+  void widen(double width) { all_.width = std::max(all_.width, width); }
+  Drawing done(double height) {
+    all_.height = height;
+    return std::move(all_);
   }
 
  private:
-  void see() {
-    Extent x{plot_.x.logarithmic}, y{plot_.y.logarithmic};
-    for (const Curve& curve : plot_.curves)
+  Drawing all_{};
+};
+
+class PlotSheet {
+ public:
+  explicit PlotSheet(const Plot& plot) : plot_(plot), sheet_(plot.title, plot.width) {
+    Extent x{plot.x.logarithmic}, y{plot.y.logarithmic};
+    bool filled = false;
+    for (const Curve& curve : plot.curves) {
+      filled = filled || curve.filled;
+      if (curve.filled) y.see(0);
       for (const Point& p : curve.points)
-        if (std::isfinite(p.y)) x.see(p.x), y.see(p.y);
-    for (const Band& band : plot_.bands)
-      for (std::size_t i = 0; i < band.x.size(); ++i)
-        x.see(band.x[i]), y.see(band.low[i]), y.see(band.high[i]);
-    for (const Histogram& histogram : plot_.histograms) {
-      x.see(histogram.first), y.see(0);
-      x.see(histogram.first + histogram.width * double(histogram.heights.size()));
-      for (const double height : histogram.heights) y.see(height);
+        if (std::isfinite(p.y)) x.see(p.x), y.see(p.y), y.see(p.low), y.see(p.high);
     }
-    x_ = scale_of(plot_.x, x, plot_.histograms.empty() ? 0.02 : 0), y_ = scale_of(plot_.y, y, 0.06);
+    double lines = 0;
+    left_ = 16;
+    for (std::size_t i = 0; i < plot.ranges.size(); ++i) {
+      if (plot.curves.empty()) x.see(plot.ranges[i].low), x.see(plot.ranges[i].high);
+      lines += begins_line(i);
+      left_ = std::max(left_, std::min(room_for(plot.ranges[i].name, 12), names) + 10);
+    }
+    x_ = scale_of(plot.x, x, filled ? 0 : 0.02), y_ = scale_of(plot.y, y, 0.06);
+    ranges_ = sheet_.heading() + 4;
+    top_ = ranges_ + 16 * lines + (lines > 0 ? 6 : 0);
+    bottom_ = top_ + (plot.curves.empty() ? 0 : plot.height - 72);
+    for (const double tick : y_ticks()) left_ = std::max(left_, room_for(label_of(tick), 12) + 10);
+    left_ += plot.y.label.empty() ? 0 : 16;
+    right_ = plot.width - 12;
+    x_.from = left_, x_.to = right_, y_.from = bottom_, y_.to = top_;
+  }
+
+  Drawing drawing() {
+    axes();
+    double y = ranges_ - 16;
+    for (std::size_t i = 0; i < plot_.ranges.size(); ++i)
+      add(plot_.ranges[i], y += 16 * begins_line(i));
+    for (const Curve& curve : plot_.curves) add_areas(curve);
+    for (const Rule& rule : plot_.rules) add(rule);
+    for (const Curve& curve : plot_.curves) add(curve);
+    return sheet_.done(sheet_.legend(entries_, 16, bottom_ + (plot_.x.label.empty() ? 40 : 58)));
+  }
+
+ private:
+  static constexpr double names = 170;  // of ranges, at most
+
+  bool begins_line(std::size_t i) const {
+    return i == 0 || plot_.ranges[i].name != plot_.ranges[i - 1].name;
+  }
+  std::vector<double> y_ticks() const {
+    if (plot_.curves.empty()) return {};
+    return ticks(y_.low, y_.high, y_.logarithmic, 5);
   }
 
   void axes() {
-    if (!plot_.title.empty())
-      text_ += words(16, 16, "start", html::shortened(plot_.title, 64), "class=\"head\"");
-    std::string grid;
-    for (const double tick : ticks(y_.low, y_.high, y_.logarithmic, 5)) {
-      grid += "M" + coordinate(left_) + " " + coordinate(y_(tick)) + "H" + coordinate(right_);
-      text_ += words(left_ - 6, y_(tick) + 4, "end", label_of(tick), "class=\"small\"");
+    std::vector<Step> grid;
+    for (const double tick : y_ticks()) {
+      grid.insert(grid.end(), {{'M', left_, y_(tick)}, {'L', right_, y_(tick)}});
+      sheet_.text(left_ - 6, y_(tick) + 4, 'e', label_of(tick), "small");
     }
     for (const double tick : ticks(x_.low, x_.high, x_.logarithmic, 6)) {
-      grid += "M" + coordinate(x_(tick)) + " " + coordinate(top_) + "V" + coordinate(bottom_ + 4);
-      text_ += words(x_(tick), bottom_ + 18, "middle", label_of(tick), "class=\"small\"");
+      const double from = plot_.curves.empty() ? ranges_ : top_;
+      grid.insert(grid.end(), {{'M', x_(tick), from}, {'L', x_(tick), bottom_ + 4}});
+      sheet_.text(x_(tick), bottom_ + 18, 'm', label_of(tick), "small");
     }
-    text_ += "<path class=\"grid\" d=\"" + grid + "\"/>\n<path class=\"axis\" d=\"M" +
-             coordinate(left_) + " " + coordinate(top_) + "V" + coordinate(bottom_) + "H" +
-             coordinate(right_) + "\"/>\n";
-    text_ += words((left_ + right_) / 2, bottom_ + 35, "middle", plot_.x.label);
-    if (!plot_.y.label.empty())
-      text_ +=
-          words(0, 0, "middle", plot_.y.label,
-                "transform=\"translate(14 " + coordinate((top_ + bottom_) / 2) + ") rotate(-90)\"");
+    sheet_.path("grid", 0, std::move(grid));
+    sheet_.path("axis", 0, {{'M', left_, top_}, {'L', left_, bottom_}, {'L', right_, bottom_}});
+    sheet_.text((left_ + right_) / 2, bottom_ + 35, 'm', plot_.x.label);
+    sheet_.text(14, (top_ + bottom_) / 2, 'm', plot_.y.label, "text", "", true);
   }
 
-  void add(const Range& range) {
-    const double y = 26 + 16 * double(range_++), low = inside(x_(range.low), true);
-    const double high = inside(x_(range.high), true);
-    const auto bar = [&](const char* kind, double from, double to, const std::string& title) {
-      if (to > from)
-        text_ += mark("rect",
-                      std::string("class=\"") + kind + "\" x=\"" + coordinate(from) + "\" y=\"" +
-                          coordinate(y) + "\" width=\"" + coordinate(to - from) +
-                          "\" height=\"9\" rx=\"2\"",
-                      title);
-    };
-    const std::string numbers = label_of(range.low) + " to " + label_of(range.high);
-    bar("r", low, high, range.name + ": " + numbers);
-    if (std::isfinite(range.faint_low))
-      bar("rf", inside(x_(range.faint_low), true), low,
-          range.name + ", subnormal: from " + label_of(range.faint_low));
-    text_ += words(left_ - 6, y + 9, "end", range.name, "class=\"small\"");
+  void add(const Range& range, double y) {
+    const double low = across(range.low), high = across(range.high),
+                 faint = across(range.faint_low);
+    const std::string title =
+        range.name + ": " + label_of(range.low) + " to " + label_of(range.high);
+    if (high > low) sheet_.rectangle("r", 0, low, y, high - low, 9, title);
+    if (faint < low)
+      sheet_.rectangle("rf", 0, faint, y, low - faint, 9,
+                       range.name + ", subnormal: from " + label_of(range.faint_low));
+    sheet_.text(left_ - 6, y + 9, 'e', fitted(range.name, names, 12), "small");
   }
 
-  void add(const Band& band) {
-    std::string there, back;
-    for (std::size_t i = 0; i < band.x.size(); ++i) {
-      const double x = inside(x_(band.x[i]), true);
-      const double low = inside(y_(band.low[i]), false), high = inside(y_(band.high[i]), false);
-      if (!std::isfinite(x + low + high)) continue;
-      const std::string to = there.empty() ? "M" : "L";
-      if (band.staircase && !there.empty()) {
-        there += "H" + coordinate(x);
-        back = "H" + coordinate(x) + back;
+  /// Draws bands for points in a row and whiskers for points that are alone, and the area below a
+  /// filled staircase.
+  void add_areas(const Curve& curve) {
+    std::vector<Step> there, back;
+    const auto end = [&] {
+      const std::size_t count = there.size();
+      if (count == 1) {
+        const double x = there[0].x, high = there[0].y, low = back[0].y;
+        there = {{'M', x, low}, {'L', x, high}};
+        for (const double y : {low, high})
+          there.insert(there.end(), {{'M', x - 4, y}, {'L', x + 4, y}});
+      } else if (count > 1) {
+        there[0].kind = 'M';
+        there.insert(there.end(), back.rbegin(), back.rend()), there.push_back({'Z'});
       }
-      there += (band.staircase && !there.empty() ? "V" + coordinate(high)
-                                                 : to + coordinate(x) + " " + coordinate(high));
-      back = "L" + coordinate(x) + " " + coordinate(low) + back;
+      const char* const look = curve.filled               ? "f"
+                               : count == 1               ? "whisker"
+                               : plot_.curves.size() <= 4 ? "band"
+                                                          : "many";
+      sheet_.path(look, curve.style, std::move(there), curve.name, curve.name);
+      there.clear(), back.clear();
+    };
+    for (const Point& p : curve.points) {
+      const double x = across(p.x), high = up(curve.filled ? p.y : p.high);
+      const double low = curve.filled ? bottom_ : up(p.low);
+      if (std::isfinite(x + low + high)) {
+        if (curve.filled && !there.empty()) there.push_back({'L', x, there.back().y});
+        there.push_back({'L', x, high}), back.push_back({'L', x, low});
+      } else if (!std::isfinite(p.y)) end();
     }
-    if (there.empty()) return;
-    text_ += mark("path",
-                  "class=\"" + kind_of(band) + "f" + std::to_string(band.style % 10) + "\" d=\"" +
-                      there + back + "z\"",
-                  band.name);
-    if (!band.faint) enter({LegendEntry::Kind::area, band.name, band.style});
-  }
-
-  /// Many bands on top of each other are paler and have an edge.
-  std::string kind_of(const Band& band) const {
-    if (!band.faint) return "";
-    return plot_.bands.size() <= 4 ? "band " : "many e" + std::to_string(band.style % 10) + " ";
-  }
-
-  void add(const Histogram& histogram) {
-    const std::string style = std::to_string(histogram.style % 10);
-    for (std::size_t i = 0; i < histogram.heights.size(); ++i) {
-      const double height = histogram.heights[i],
-                   from = histogram.first + histogram.width * double(i);
-      if (!(height > 0)) continue;
-      const double a = inside(x_(from), true), b = inside(x_(from + histogram.width), true);
-      const double top = inside(y_(height), false);
-      if (!std::isfinite(a + b + top) || b <= a) continue;
-      text_ += mark("rect",
-                    "class=\"f" + style + "\" x=\"" + coordinate(a) + "\" y=\"" + coordinate(top) +
-                        "\" width=\"" + coordinate(std::max(b - a - 0.5, 0.3)) + "\" height=\"" +
-                        coordinate(std::max(bottom_ - top, 0.5)) + "\"",
-                    histogram.name + (histogram.name.empty() ? "" : ", ") + label_of(from) +
-                        " to " + label_of(from + histogram.width) + ": " + label_of(height));
-    }
-    enter({LegendEntry::Kind::area, histogram.name, histogram.style});
+    end();
   }
 
   void add(const Rule& rule) {
     const double at = rule.vertical ? x_(rule.at) : y_(rule.at);
-    if (at != inside(at, rule.vertical)) return;
-    const std::string path =
-        rule.vertical ? "M" + coordinate(at) + " " + coordinate(top_) + "V" + coordinate(bottom_)
-                      : "M" + coordinate(left_) + " " + coordinate(at) + "H" + coordinate(right_);
+    if (at != (rule.vertical ? across(rule.at) : up(rule.at))) return;
     // Writes the name next to the line, because dashes alone do not explain it.
-    if (rule.vertical)
-      text_ += words(at + 4, top_ + 11, "start", html::shortened(rule.name, 30), "class=\"small\"");
-    text_ +=
-        mark("path", "class=\"rule\" d=\"" + path + "\"", rule.name + ": " + label_of(rule.at));
+    if (rule.vertical) sheet_.text(at + 4, top_ + 11, 's', rule.name, "small");
+    sheet_.path("rule", 0,
+                rule.vertical ? std::vector<Step>{{'M', at, top_}, {'L', at, bottom_}}
+                              : std::vector<Step>{{'M', left_, at}, {'L', right_, at}},
+                rule.name + ": " + label_of(rule.at));
   }
 
   void add(const Curve& curve) {
-    struct Place {
-      double x, y;
-      const Point* point;
-    };
-    std::vector<Place> places;
-    std::string path;
+    std::vector<Step> path, places;
+    std::vector<const Point*> points;
     bool gap = true;
+    double before = 0;
     for (const Point& point : curve.points) {
-      const double x = x_(point.x), y = inside(y_(point.y), false);
+      const double x = x_(point.x), y = up(point.y), beyond = y_(point.y) - y;
       if (!std::isfinite(x) || !std::isfinite(y)) {
         gap = true;
         continue;
       }
-      if (gap) path += "M" + coordinate(x) + " " + coordinate(y);
-      else if (curve.staircase) path += "H" + coordinate(x) + "V" + coordinate(y);
-      else path += "L" + coordinate(x) + " " + coordinate(y);
-      gap = false;
-      places.push_back({x, y, &point});
+      gap = gap || beyond * before > 0;  // does not run along the border
+      if (curve.staircase && !gap) path.push_back({'L', x, path.back().y});
+      path.push_back({gap ? 'M' : 'L', x, y}), gap = false, before = beyond;
+      if (beyond == 0) places.push_back({'M', x, y}), points.push_back(&point);
     }
-    const std::string style = std::to_string(curve.style % 10);
-    if (!path.empty())
-      text_ += mark("path",
-                    std::string("class=\"l ") + (curve.wide ? "wide " : "") + "l" + style +
-                        "\" d=\"" + path + "\"",
-                    curve.name);
+    if (path.size() > 1 && !curve.filled)
+      sheet_.path(curve.wide ? "wide" : "l", curve.style, std::move(path), curve.name, curve.name);
     // Limits the marks so that the page stays small; a quarter of them are visible.
     const std::size_t apart = places.size() / 24 + 1;
     for (std::size_t i = 0; i < places.size(); i += apart) {
-      const Place& p = places[i];
-      const std::string title = curve.name + (curve.name.empty() ? "" : ", ") +
-                                label_of(p.point->x, 6) + ": " + label_of(p.point->y, 6);
-      const bool seen = curve.shapes && (i / apart % 4 == 0 || places.size() <= 12);
-      if (seen)
-        text_ +=
-            mark("path",
-                 "class=\"m f" + style + "\" d=\"" + shape_path(curve.style, p.x, p.y, 3.5) + "\"",
-                 title);
-      else
-        text_ += mark(
-            "circle",
-            "class=\"t\" cx=\"" + coordinate(p.x) + "\" cy=\"" + coordinate(p.y) + "\" r=\"6\"",
-            title);
+      const bool seen =
+          curve.shapes && !curve.filled && (i / apart % 4 == 0 || places.size() <= 12);
+      sheet_.shape(seen ? "m" : "t", curve.style, places[i].x, places[i].y, seen ? 3.5 : 6,
+                   curve.name + (curve.name.empty() ? "" : ", ") + label_of(points[i]->x, 6) +
+                       ": " + label_of(points[i]->y, 6),
+                   curve.name);
     }
-    enter({LegendEntry::Kind::line, curve.name, curve.style});
-  }
-
-  void enter(const LegendEntry& entry) {
-    const auto same = [&](const LegendEntry& e) {
-      return e.name == entry.name && e.style == entry.style;
+    const auto same = [&](const Sheet::Entry& e) {
+      return e.name == curve.name && e.style == curve.style;
     };
-    if (!entry.name.empty() && std::ranges::none_of(entries_, same)) entries_.push_back(entry);
+    if (!curve.name.empty() && std::ranges::none_of(entries_, same))
+      entries_.push_back({curve.name, "", curve.style, !curve.filled, curve.shapes});
   }
 
-  /// Moves a point outside of the plot to its border.
-  double inside(double at, bool horizontal) const {
-    if (std::isnan(at)) return at;
-    return horizontal ? std::clamp(at, left_, right_) : std::clamp(at, top_, bottom_);
+  /// Returns the place of a value; that of the border for a value beyond it.
+  double across(double x) const {
+    const double at = x_(x);
+    return std::isnan(at) ? at : std::clamp(at, left_, right_);
+  }
+  double up(double y) const {
+    const double at = y_(y);
+    return std::isnan(at) ? at : std::clamp(at, top_, bottom_);
   }
 
   const Plot& plot_;
+  Sheet sheet_;
   Scale x_{}, y_{};
-  double left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;
-  int range_ = 0;
-  std::vector<LegendEntry> entries_{};
-  std::string text_{};
+  double left_ = 0, right_ = 0, ranges_ = 0, top_ = 0, bottom_ = 0;
+  std::vector<Sheet::Entry> entries_{};
 };
 
+Drawing drawn(const Plot& plot) { return PlotSheet(plot).drawing(); }
+
+Drawing drawn(const Bars& bars) {
+  const double left = 4, right = bars.width - 4;
+  const auto size = [](double part) { return part > 0 && std::isfinite(part) ? part : 0; };
+  const auto sum_of = [&](const Bar& row) {
+    double sum = 0;
+    for (const double part : row.parts) sum += size(part);
+    return sum;
+  };
+  double most = 0;
+  for (const Bar& row : bars.bars) most = std::max(most, sum_of(row));
+  Sheet sheet(bars.title, bars.width);
+  double y = sheet.heading() + 14;
+  std::vector<bool> used(bars.parts.size());
+  for (const Bar& row : bars.bars) {
+    double x = left;
+    for (std::size_t i = 0; i < row.parts.size(); ++i) {
+      const double width = most > 0 ? size(row.parts[i]) / most * (right - left) : 0;
+      if (!(width > 0)) continue;
+      const std::string number = label_of(row.parts[i], 3), both = bars.labels[i] + " " + number;
+      sheet.rectangle("f", int(i % curve_styles), x, y + 6, std::max(width - 1, 0.3), 20,
+                      row.name + ", " + bars.parts[i] + ": " + number + " " + bars.unit, row.name);
+      for (const std::string& label : {both, bars.labels[i]})
+        if (width > room_for(label, 11) + 2) {
+          sheet.text(x + (width - 1) / 2, y + 20, 'm', label, "on", row.name);
+          break;
+        }
+      x += width, used[i] = true;
+    }
+    const std::string sum = label_of(sum_of(row), 3) + " " + bars.unit;
+    sheet.text(left, y, 's', fitted(row.name, right - left - room_for(sum, 12), 13), "text",
+               row.name);
+    sheet.text(right, y, 'e', sum, "small", row.name);
+    y += 46;
+  }
+  std::vector<Sheet::Entry> entries;
+  for (std::size_t i = 0; i < bars.parts.size(); ++i)
+    if (used[i]) entries.push_back({bars.parts[i], bars.labels[i], int(i % curve_styles)});
+  return sheet.done(sheet.legend(entries, left, y));
+}
+
+Drawing drawn(const Forest& forest) {
+  const double left = 16, right = forest.width - 16;
+  Extent seen{false, 0, 0};
+  for (const ForestRow& row : forest.rows)
+    seen.see(row.middle), seen.see(row.middle - row.half), seen.see(row.middle + row.half);
+  Scale scale = scale_of({}, seen, 0.05);
+  scale.from = left, scale.to = right;
+  Sheet sheet(forest.title, forest.width);
+  double y = sheet.heading();
+  const double bottom = y + 34 * double(forest.rows.size());
+  for (const double tick : ticks(scale.low, scale.high, false, 6)) {
+    const double x = scale(tick);
+    sheet.path(tick == 0 ? "rule" : "grid", 0, {{'M', x, y}, {'L', x, bottom}});
+    sheet.text(x, bottom + 14, 'm', label_of(tick), "small");
+  }
+  for (const ForestRow& row : forest.rows) {
+    const std::string value = interval_text(row.middle, row.half) + " " + forest.unit,
+                      title = row.name + ": " + value;
+    sheet.text(left, y + 12, 's', fitted(row.name, right - left - room_for(value, 12), 13), "text",
+               row.name);
+    sheet.text(right, y + 12, 'e', value, "small", row.name);
+    const double low = scale(row.middle - row.half), high = scale(row.middle + row.half);
+    if (std::isfinite(row.half))
+      sheet.path("whisker", row.style, {{'M', low, y + 23}, {'L', high, y + 23}}, title, row.name);
+    sheet.shape("m", row.style, scale(row.middle), y + 23, 4, title, row.name);
+    y += 34;
+  }
+  sheet.text((left + right) / 2, bottom + 30, 'm', forest.axis, "small");
+  return sheet.done(bottom + 38);
+}
+
+Drawing drawn(const Map& map) {
+  constexpr double line = 18, least = 30;
+  double names = 0, heads = 0;
+  for (const auto& [name, cells] : map.rows) names = std::max(names, room_for(name, 12));
+  for (const auto& [group, head] : map.columns) heads = std::max(heads, room_for(head, 12));
+  names = std::min(names, 180.0) + 12;
+  const double columns = double(std::max<std::size_t>(map.columns.size(), 1));
+  const double cell = std::clamp((map.width - names - 4) / columns, least, 64.0);
+  Sheet sheet(map.title, map.width);
+  const double groups = sheet.heading() + 12;
+  double y = groups + heads + 12, right = names;
+  std::vector<double> places;  // of columns
+  for (std::size_t i = 0; i < map.columns.size();) {
+    const std::string& group = map.columns[i].first;
+    const double left = right;
+    sheet.text(left, groups, 's', group, "head", group);
+    for (; i < map.columns.size() && map.columns[i].first == group; ++i, right += cell) {
+      places.push_back(right);
+      sheet.text(right + cell / 2 + 4, y - 4, 's', map.columns[i].second, "small", group, true);
+    }
+    right = std::max(right, left + room_for(group, 13) + 8);
+  }
+  sheet.widen(right + 4);
+  for (const auto& [name, cells] : map.rows) {
+    sheet.text(names - 6, y + 13, 'e', fitted(name, names - 10, 12), "small");
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const Cell& c = cells[i];
+      const double x = places[i];
+      const int level = int(std::clamp(c.strength, 0.0, 1.0) * (map_levels - 1) + 0.5);
+      const std::string& series = map.columns[i].first;
+      if (c.strength >= 0)
+        sheet.rectangle("f", curve_styles + level, x, y, cell - 1, line - 1, c.title, series);
+      sheet.text(x + (cell - 1) / 2, y + 12.5, 'm', c.text,
+                 c.strength >= 0 && level > 5 ? "on" : "cell", series);
+    }
+    y += line;
+  }
+  return sheet.done(y + 4);
+}
+
 }  // namespace
+
+Drawing drawing_of(const Picture& picture) {
+  return std::visit([](const auto& p) { return drawn(p); }, picture);
+}
+
+Drawing sample_of(int style) {
+  Sheet sheet("", 20);
+  sheet.sample(style, 0, 5, "");
+  return sheet.done(10);
+}
+
+Drawing grid_of(const std::vector<Picture>& pictures, int width) {
+  const int columns = pictures.size() > 3 ? 2 : 1, gap = 16;
+  Drawing all{.width = double(width)};
+  double y = 0, lowest = 0;
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    Picture picture = pictures[i];
+    std::visit([&](auto& p) { p.width = (width - (columns - 1) * gap) / columns; }, picture);
+    if (Plot* const plot = std::get_if<Plot>(&picture))
+      plot->height = std::clamp(plot->width * 26 / 48, 180, 400);
+    Drawing one = drawing_of(picture);
+    const double x = double(i % std::size_t(columns)) * (one.width + gap);
+    if (x == 0) y = lowest;
+    lowest = std::max(lowest, y + one.height + gap);
+    all.width = std::max(all.width, x + one.width);
+    all.title += (all.title.empty() ? "" : "; ") + one.title;
+    for (Mark& mark : one.marks) {
+      for (Step& step : mark.path) step.x += x, step.y += y;
+      all.marks.push_back(std::move(mark));
+    }
+  }
+  all.height = std::max(lowest - gap, 0.0);
+  return all;
+}
 
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted) {
   std::vector<double> result;
@@ -416,57 +503,6 @@ std::vector<double> ticks(double low, double high, bool logarithmic, int wanted)
   return result;
 }
 
-std::string draw(const Plot& plot, Place place) { return Drawing(plot).text(place); }
-
-std::string draw(const Bars& bars, Place place) {
-  const double left = 16, right = bars.width - 16, bar = 20, line = 46;
-  double most = 0;
-  for (const Bar& row : bars.bars) {
-    double sum = 0;
-    for (const double part : row.parts) sum += part > 0 && std::isfinite(part) ? part : 0;
-    most = std::max(most, sum);
-  }
-  std::string text = words(left, 16, "start", html::shortened(bars.title, 64), "class=\"head\"");
-  double y = 40;
-  for (const Bar& row : bars.bars) {
-    double x = left, sum = 0;
-    for (std::size_t i = 0; i < row.parts.size() && most > 0; ++i) {
-      const double part = row.parts[i];
-      if (!(part > 0) || !std::isfinite(part)) continue;
-      const double width = part / most * (right - left);
-      const std::string style = std::to_string(i % 10);
-      text += mark("rect",
-                   "class=\"f" + style + "\" x=\"" + coordinate(x) + "\" y=\"" + coordinate(y + 6) +
-                       "\" width=\"" + coordinate(std::max(width - 1, 0.3)) + "\" height=\"" +
-                       coordinate(bar) + "\"",
-                   row.name + ", " + bars.parts[i] + ": " + label_of(part) + " " + bars.unit);
-      if (width > 9.0 * double(bars.labels[i].size()) + 4)
-        text += words(x + (width - 1) / 2, y + 20, "middle", bars.labels[i], "class=\"on\"");
-      x += width, sum += part;
-    }
-    text += words(left, y, "start", html::shortened(row.name, 44));
-    text += words(right, y, "end", label_of(sum) + " " + bars.unit, "class=\"small\"");
-    y += line;
-  }
-  std::vector<LegendEntry> entries;
-  for (std::size_t i = 0; i < bars.parts.size(); ++i)
-    if (std::ranges::any_of(bars.bars,
-                            [&](const Bar& b) { return i < b.parts.size() && b.parts[i] > 0; }))
-      entries.push_back({LegendEntry::Kind::area, bars.parts[i], int(i), bars.labels[i]});
-  double height = y;
-  text += legend(entries, left, right, y, height);
-  return document(bars.width, height, bars.title, text, place);
-}
-
-// The building blocks of drawings.
-
-std::string coordinate(double value) {
-  char text[32];
-  const double rounded = std::round(std::clamp(value, -1e6, 1e6) * 10) / 10;
-  const auto end = std::to_chars(text, text + sizeof text, rounded + 0.0).ptr;
-  return {text, end};
-}
-
 std::string label_of(double value, int digits) {
   if (std::isnan(value)) return "?";
   if (std::isinf(value)) return value > 0 ? "∞" : "-∞";
@@ -476,196 +512,33 @@ std::string label_of(double value, int digits) {
   return {text, end};
 }
 
-std::string mark(std::string_view name, const std::string& attributes, std::string_view title) {
-  const std::string start = "<" + std::string(name) + " " + attributes;
-  if (title.empty()) return start + "/>\n";
-  return start + "><title>" + html::escaped(title) + "</title></" + std::string(name) + ">\n";
-}
-
-std::string words(double x, double y, std::string_view anchor, std::string_view text,
-                  std::string_view more) {
-  std::string attributes = "x=\"" + coordinate(x) + "\" y=\"" + coordinate(y) + "\"";
-  if (anchor != "start") attributes += " text-anchor=\"" + std::string(anchor) + "\"";
-  if (!more.empty()) attributes += " " + std::string(more);
-  return html::element("text", attributes, html::escaped(text)) + "\n";
-}
-
-std::string shape_path(int style, double x, double y, double r) {
-  const auto at = [&](const char* command, double dx, double dy) {
-    return command + coordinate(x + dx * r) + " " + coordinate(y + dy * r);
-  };
-  switch (style % 5) {
-    case 0:  // a disc
-      return at("M", -1, 0) + "a" + coordinate(r) + " " + coordinate(r) + " 0 1 0 " +
-             coordinate(2 * r) + " 0a" + coordinate(r) + " " + coordinate(r) + " 0 1 0 " +
-             coordinate(-2 * r) + " 0z";
-    case 1: return at("M", -1, -1) + at("L", 1, -1) + at("L", 1, 1) + at("L", -1, 1) + "z";
-    case 2: return at("M", 0, -1.2) + at("L", 1.2, 1) + at("L", -1.2, 1) + "z";
-    case 3: return at("M", 0, -1.4) + at("L", 1.4, 0) + at("L", 0, 1.4) + at("L", -1.4, 0) + "z";
-    default: return at("M", -1.2, -1) + at("L", 1.2, -1) + at("L", 0, 1.2) + "z";
-  }
-}
-
-std::string legend(const std::vector<LegendEntry>& entries, double left, double right, double top,
-                   double& height) {
-  constexpr double line = 19, sample = 26, letter = 6.9, gap = 16;
-  std::string text;
-  double x = left, y = top;
-  for (const LegendEntry& entry : entries) {
-    const auto most = std::size_t((right - left - sample) / letter);
-    const std::string name = html::shortened(entry.name, most);
-    const double width = sample + letter * double(std::min(name.size(), most));
-    if (x > left && x + width > right) x = left, y += line;
-    const std::string style = std::to_string(entry.style % 10);
-    if (entry.kind == LegendEntry::Kind::area) {
-      text += "<rect class=\"f" + style + "\" x=\"" + coordinate(x) + "\" y=\"" +
-              coordinate(y - 10) + "\" width=\"18\" height=\"12\"/>\n";
-      if (!entry.label.empty()) text += words(x + 9, y, "middle", entry.label, "class=\"on\"");
-    } else {
-      text += "<path class=\"l l" + style + "\" d=\"M" + coordinate(x) + " " + coordinate(y - 4) +
-              "h20\"/>\n<path class=\"m f" + style + "\" d=\"" +
-              shape_path(entry.style, x + 10, y - 4, 3.5) + "\"/>\n";
-    }
-    text += words(x + sample, y, "start", name);
-    x += width + gap;
-  }
-  if (!entries.empty()) height = y + 8;
-  return text;
-}
-
-std::string document(int width, double height, std::string_view title, const std::string& content,
-                     Place place) {
-  std::string text = "<svg class=\"plot\" viewBox=\"0 0 " + std::to_string(width) + " " +
-                     coordinate(height) + "\" role=\"img\"";
-  if (place == Place::file)
-    text += " xmlns=\"http://www.w3.org/2000/svg\" width=\"" + std::to_string(width) +
-            "\" height=\"" + coordinate(height) + "\"";
-  text += ">\n";
-  if (!title.empty()) text += html::element("title", "", html::escaped(title)) + "\n";
-  if (place == Place::file)
-    text += html::element("style", "", "\n" + styles()) +
-            "\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n";
-  return text + content + "</svg>\n";
-}
-
-// Okabe and Ito's colors. They are darker on white and lighter on black if they would be faint.
-std::string styles() {
-  constexpr const char* light[] = {"#0067a5", "#c4500a", "#00805c", "#a33c82", "#7a6a00",
-                                   "#3a9bd1", "#8a1c1c", "#555b66", "#2f8f2f", "#6a4fc0"};
-  constexpr const char* dark[] = {"#62b5f0", "#ff9a4d", "#35c796", "#ee8fc8", "#dcc94a",
-                                  "#8fd3ff", "#ff7b7b", "#b3bac6", "#86d986", "#b6a1ff"};
-  constexpr const char* dashes[] = {"none", "7 3", "2 2", "9 3 2 3", "12 4", "4 2 1 2"};
-  const auto variables = [](const auto& colors, std::string_view others) {
-    std::string text(others);
-    for (int i = 0; i < 10; ++i) text += "--c" + std::to_string(i) + ":" + colors[i] + ";";
-    return text;
-  };
-  const std::string in_dark =
-      variables(dark, "--ink:#e6e8eb;--faint:#9aa3af;--line:#3a4048;--ground:#16191d;");
-  std::string text =
-      ":root{" + variables(light, "--ink:#1b1f24;--faint:#5b6470;--line:#d5dae0;--ground:#fff;") +
-      "}\n@media (prefers-color-scheme:dark){:root{" + in_dark + "}}\n";
-  text +=
-      ".plot{font:13px system-ui,sans-serif;fill:var(--ink)}\n"
-      ".plot .ground{fill:var(--ground)}\n"
-      ".plot .grid{stroke:var(--line);fill:none}\n"
-      ".plot .axis{stroke:var(--faint);fill:none}\n"
-      ".plot .rule{stroke:var(--ink);stroke-dasharray:3 3;fill:none}\n"
-      ".plot .head{font-weight:600}\n"
-      ".plot .small{font-size:12px;fill:var(--faint)}\n"
-      ".plot .over{paint-order:stroke;stroke:var(--ground);stroke-width:4px}\n"
-      ".plot .on{font-size:11px;fill:var(--ground)}\n"
-      ".plot .l{fill:none;stroke-width:1.8;stroke-linejoin:round}\n"
-      ".plot .wide{stroke-width:7;opacity:.4}\n"
-      ".plot .m{stroke:var(--ground);stroke-width:.7}\n"
-      ".plot .t{fill:transparent}\n"
-      ".plot .band{opacity:.22}\n"
-      ".plot .many{fill-opacity:.07;stroke-opacity:.45;stroke-width:.7}\n"
-      ".plot .r{fill:var(--faint)}\n.plot .rf{fill:var(--faint);opacity:.4}\n";
-  for (int i = 0; i < 10; ++i) {
-    const std::string n = std::to_string(i);
-    text += ".plot .l" + n + "{stroke:var(--c" + n + ");stroke-dasharray:" + dashes[i % 6] +
-            "}.plot .e" + n + "{stroke:var(--c" + n + ")}.plot .f" + n + "{fill:var(--c" + n +
-            ")}\n";
-  }
-  return text;
-}
-
-// Intervals as horizontal bars around their middle, one row each: a forest plot.
-
-namespace {
-
-/// The range of all rows, with 0.
-struct Span {
-  double low = 0, high = 0;
-  void add(double value) {
-    if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
-  }
-};
-
-std::string line(const char* kind, double x1, double y1, double x2, double y2) {
-  return std::string("<path class=\"") + kind + "\" d=\"M" + coordinate(x1) + " " + coordinate(y1) +
-         "L" + coordinate(x2) + " " + coordinate(y2) + "\"/>\n";
-}
-
-}  // namespace
-
-std::string draw(const Forest& forest, Place place) {
-  const double left = 16, right = forest.width - 16, row_height = 34;
-  Span extent;
-  for (const ForestRow& row : forest.rows)
-    extent.add(row.middle), extent.add(row.middle - row.half), extent.add(row.middle + row.half);
-  const double room = std::max(extent.high - extent.low, 1e-12) * 0.05;
-  extent.low -= room, extent.high += room;
-  const auto place_of = [&](double value) {
-    return left + (value - extent.low) / (extent.high - extent.low) * (right - left);
-  };
-  std::string text = words(left, 16, "start", html::shortened(forest.title, 64), "class=\"head\"");
-  const double top = 30, bottom = top + row_height * double(forest.rows.size());
-  for (const double tick : ticks(extent.low, extent.high, false, 6)) {
-    text += line(tick == 0 ? "rule" : "grid", place_of(tick), top, place_of(tick), bottom);
-    text += words(place_of(tick), bottom + 14, "middle", label_of(tick), "class=\"small\"");
-  }
-  double y = top;
-  for (const ForestRow& row : forest.rows) {
-    const bool wide = !std::isfinite(row.half);
-    const std::string value = (row.middle > 0 ? "+" : "") + label_of(row.middle, 3) +
-                              (wide ? "" : " ± " + label_of(row.half, 2)) + " " + forest.unit;
-    text += words(left, y + 12, "start", html::shortened(row.name, 48), "class=\"over\"");
-    text += words(right, y + 12, "end", value, "class=\"small over\"");
-    const std::string style = std::to_string(row.style % 10);
-    const double middle = place_of(row.middle), at = y + 23;
-    if (!wide)
-      text += mark("path",
-                   "class=\"l l" + style + "\" d=\"M" +
-                       coordinate(place_of(row.middle - row.half)) + " " + coordinate(at) + "L" +
-                       coordinate(place_of(row.middle + row.half)) + " " + coordinate(at) + "\"",
-                   row.name + ": " + value);
-    text +=
-        mark("path", "class=\"f" + style + "\" d=\"" + shape_path(row.style, middle, at, 4) + "\"",
-             row.name + ": " + value);
-    y += row_height;
-  }
-  text += words((left + right) / 2, bottom + 30, "middle", forest.axis, "class=\"small\"");
-  return document(forest.width, bottom + 38, forest.title, text, place);
-}
-
 }  // namespace halftone::lab::svg
 
-// Builds the curve in one pass over the bins.
+// Sizes of numbers and uses of memory.
 
 namespace halftone::lab {
 
-std::vector<svg::Range> ranges_of_formats(std::string_view own) {
-  std::vector<std::string_view> names(std::begin(shown_formats), std::end(shown_formats));
-  if (!own.empty() && std::ranges::find(names, own) == names.end()) names.push_back(own);
+svg::Range range_of_format(std::string_view name) {
+  const NumberFormat format = *number_format_named(name);
+  return {std::string(name), double(format.min_exponent), std::log2(double(format.max)),
+          double(format.min_exponent - format.significand_bits + 1)};
+}
+
+std::vector<svg::Range> ranges_of_formats() {
   std::vector<svg::Range> result;
-  for (const std::string_view name : names) {
-    const NumberFormat format = *number_format_named(name);
-    result.push_back({std::string(name), double(format.min_exponent), std::log2(double(format.max)),
-                      double(format.min_exponent - format.significand_bits + 1)});
-  }
+  for (const std::string_view name : shown_formats) result.push_back(range_of_format(name));
   return result;
+}
+
+const std::vector<MemoryPart>& memory_parts() {
+  static const std::vector<MemoryPart> parts{{"weights", "w", {"parameter"}},
+                                             {"masters", "m", {"master_weight", "compensation"}},
+                                             {"optimizer state", "s", {"optimizer_state"}},
+                                             {"gradients", "g", {"gradient", "master_gradient"}},
+                                             {"casts of weights", "c", {"cast_cache"}},
+                                             {"activations", "a", {"activation"}},
+                                             {"workspace", "x", {"workspace", "communication"}}};
+  return parts;
 }
 
 svg::Curve distribution(std::string name, std::span<const double> counts, int lowest, int style,

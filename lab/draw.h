@@ -1,16 +1,27 @@
-// Pieces of pages: HTML, and drawings in SVG.
+// Pieces of pages: HTML, and drawings in SVG and PDF.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace halftone::lab::html {
 
-// Pieces of a page as text: escaping, tables, heat maps. The output is both HTML and well-formed
+// Pieces of a page as text: escaping, tables. The output is both HTML and well-formed
 // XML, and no text from a file becomes markup.
+
+/// The first character of a text and its number of bytes. A byte that does not begin a character
+/// gives U+FFFD and 1.
+struct Character {
+  uint32_t code = 0xFFFD;
+  std::size_t bytes = 1;
+};
+Character first_of(std::string_view text);
 
 /// Escapes text for element content and quoted attributes. Replaces what XML cannot hold (control
 /// characters, broken UTF-8) and marks that change the direction of writing by U+FFFD.
@@ -19,6 +30,8 @@ std::string escaped(std::string_view text);
 /// Returns the text if it has up to `most` characters. Otherwise returns its beginning and end with
 /// an ellipsis between them, `most` characters in all.
 std::string shortened(std::string_view text, std::size_t most);
+/// The same, escaped.
+std::string brief(std::string_view text, std::size_t most);
 
 /// Returns <tag attributes>content</tag>; attributes and content must be markup already.
 std::string element(std::string_view tag, std::string_view attributes, std::string_view content);
@@ -30,6 +43,7 @@ class Table {
   explicit Table(std::vector<std::string> heads, std::size_t texts = 1);
   void row(const std::vector<std::string>& cells);
   std::size_t rows() const { return rows_; }
+  /// Returns "" without rows.
   std::string text() const;
 
  private:
@@ -37,32 +51,24 @@ class Table {
   std::string head_, body_;
 };
 
-/// A table whose cells have one of nine backgrounds.
-struct HeatCell {
-  std::string text{};    // in the cell; markup
-  std::string title{};   // when the pointer is over it; plain
-  double strength = -1;  // 0 to 1; below 0: no background
-};
-struct HeatRow {
-  std::string name;  // plain
-  std::vector<HeatCell> cells;
-};
-std::string heat_map(std::string_view caption, const std::vector<std::string>& heads,
-                     const std::vector<HeatRow>& rows);
-
 }  // namespace halftone::lab::html
 
-// Plots as SVG text: curves, bands, histograms, stacked bars. Everything is written out, so tests
-// read it and no program is needed to make or to see it. Every mark has a <title>, which a browser
-// shows under the pointer. Colors are CSS custom properties (--c0 to --c9), which follow the
-// reader's light or dark scheme; dashes and shapes also distinguish the curves.
+// Pictures: plots, bars, intervals and maps as data. A picture is laid out once, as marks, which
+// are then written as SVG or PDF; its numbers are written as CSV. Each mark has a title, which a
+// browser shows under the pointer. Dashes, shapes and letters tell apart what colors tell apart.
 
 namespace halftone::lab::svg {
 
+/// Styles of curves and bars; after them, backgrounds of maps from nothing to bad.
+inline constexpr int curve_styles = 10, map_levels = 9;
+
 inline constexpr double automatic = std::numeric_limits<double>::quiet_NaN();
 
+/// A point, and an interval around y. Points with intervals in a row make a band; a point that is
+/// alone has a whisker.
 struct Point {
   double x = 0, y = 0;  // not finite: a gap
+  double low = automatic, high = automatic;
 };
 
 struct Axis {
@@ -79,27 +85,12 @@ struct Curve {
   int style = 0;
   bool staircase = false;  // level from each point to the next
   bool shapes = true;
-  bool wide = false;  // a wide pale line, on which another curve can be seen
+  bool wide = false;    // a wide pale line, on which another curve can be seen
+  bool filled = false;  // the area below the staircase
 };
 
-/// The area between two curves over the same x. A stack is drawn as one band per layer.
-struct Band {
-  std::string name;
-  std::vector<double> x, low, high;
-  int style = 0;
-  bool staircase = false;
-  bool faint = true;
-};
-
-/// Bars of one width, side by side, starting at `first`.
-struct Histogram {
-  std::string name;
-  double first = 0, width = 1;
-  std::vector<double> heights;
-  int style = 0;
-};
-
-/// A bar above the plot, from low to high; fainter from `faint_low` to low. Shows a format's range.
+/// A bar above the plot, from low to high; fainter from `faint_low` to low. Shows a format's range,
+/// or steps. Ranges in a row with one name share a line.
 struct Range {
   std::string name;
   double low = 0, high = 0, faint_low = automatic;
@@ -116,14 +107,13 @@ struct Plot {
   std::string title;
   Axis x{}, y{};
   std::vector<Curve> curves{};
-  std::vector<Band> bands{};
-  std::vector<Histogram> histograms{};
   std::vector<Range> ranges{};
   std::vector<Rule> rules{};
   int width = 480, height = 260;  // without the space that ranges and the legend add
 };
 
-/// A horizontal bar whose pieces are the parts of a sum. A piece shows its label if it has room.
+/// A horizontal bar whose pieces are the parts of a sum. A piece shows its label and its number if
+/// it has room.
 struct Bar {
   std::string name;
   std::vector<double> parts;
@@ -147,64 +137,96 @@ struct Forest {
   int width = 480;
 };
 
-/// page: part of a page, which has the styles; file: a separate file, which contains them
-enum class Place { page, file };
-std::string draw(const Plot& plot, Place place = Place::page);
-std::string draw(const Bars& bars, Place place = Place::page);
-std::string draw(const Forest& forest, Place place = Place::page);
+/// Numbers in rows and columns, on nine backgrounds; neighboring columns of one group share a head.
+struct Cell {
+  double value = automatic;  // of the CSV
+  std::string text{}, title{};
+  double strength = -1;  // 0 to 1; below 0: no background
+};
+struct Map {
+  std::string title;
+  std::vector<std::pair<std::string, std::string>> columns;  // group, head
+  std::vector<std::pair<std::string, std::vector<Cell>>> rows;
+  int width = 480;  // the least
+};
 
-/// Returns the CSS rules that drawings need: colors of both schemes, strokes, fills.
+using Picture = std::variant<Plot, Bars, Forest, Map>;
+
+/// A path or a text of a drawing, in pixels.
+struct Step {
+  char kind;  // M, L, Z; O: a disc of the mark's radius
+  double x = 0, y = 0;
+};
+struct Mark {
+  std::string_view look;  // the name of a look in draw.cpp
+  int style = 0;
+  std::vector<Step> path{};  // of a text: its position
+  std::string text{}, title{};
+  std::string series{};  // what the mark shows, such as a policy
+  char anchor = 's';     // s, m, e: start, middle, end
+  double radius = 0;
+  bool turned = false;
+};
+struct Drawing {
+  std::string title{};
+  double width = 0, height = 0;
+  std::vector<Mark> marks{};
+};
+Drawing drawing_of(const Picture& picture);
+/// Returns the mark of a style, as legends show it.
+Drawing sample_of(int style);
+/// Returns pictures in a grid `width` pixels wide, with two columns if there are more than three.
+Drawing grid_of(const std::vector<Picture>& pictures, int width);
+
+/// page: part of a page, which has styles(). file: a file with both schemes. light, dark: a file
+/// with one, for programs that know no style sheets.
+enum class Place { page, file, light, dark };
+/// Returns the drawing as SVG, `millimetres` wide; 0: in pixels.
+std::string svg_of(const Drawing& drawing, Place place, double millimetres = 0);
+/// Returns a PDF of one page with vector graphics and text in Helvetica, which it does not contain.
+std::string pdf_of(const Drawing& drawing, bool dark, double millimetres);
+/// Returns a line for each number: panel,series,x,y,low,high.
+std::string csv_of(const std::vector<Picture>& pictures);
+inline std::string draw(const Picture& picture, Place place = Place::page) {
+  return svg_of(drawing_of(picture), place);
+}
+
+/// Returns the CSS rules that drawings of a page need: the colors of both schemes.
 std::string styles();
 
 /// Returns the positions of an axis's marks: about `wanted` steps of 1, 2 or 5 times a power of
 /// ten. A logarithmic axis gets powers of ten, and also 2 and 5 times them if there are few.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
-
-// The building blocks of these drawings: numbers, marks with titles, legends.
-
-/// Returns a coordinate with at most one digit after the point.
-std::string coordinate(double value);
+/// Returns the width of a text in Helvetica, in pixels.
+double width_of(std::string_view text, double size);
 /// Returns a value for a title or an axis, with up to `digits` significant digits.
 std::string label_of(double value, int digits = 4);
 
-/// Returns <name attributes><title>title</title></name>.
-std::string mark(std::string_view name, const std::string& attributes, std::string_view title);
-/// Returns plain text at a position. `anchor`: start, middle or end.
-std::string words(double x, double y, std::string_view anchor, std::string_view text,
-                  std::string_view more = "");
-/// Returns the path of a style's shape around a position.
-std::string shape_path(int style, double x, double y, double radius);
-
-struct LegendEntry {
-  enum class Kind { line, area } kind = Kind::line;
-  std::string name;
-  int style = 0;
-  std::string label{};  // text in the area's sample
-};
-/// Returns rows of legend entries from `top` on, and adds their height to `height`.
-std::string legend(const std::vector<LegendEntry>& entries, double left, double right, double top,
-                   double& height);
-
-/// Wraps a drawing in <svg>. A file also contains the styles and its namespace.
-std::string document(int width, double height, std::string_view title, const std::string& content,
-                     Place place);
-
 }  // namespace halftone::lab::svg
 
-// Sizes of numbers for drawings: how many numbers each binade has, and the ranges of formats.
+// What several drawings show: sizes of numbers, ranges of formats, uses of memory.
 
 namespace halftone::lab {
 
 /// The formats whose ranges are drawn above histograms of sizes.
 inline constexpr std::string_view shown_formats[] = {"f16", "bf16", "e4m3", "e5m2"};
-/// Returns the range of each shown format in log2, from the smallest normal number to the largest;
-/// the paler part goes down to the smallest subnormal. `own` names one more format; "": none.
-std::vector<svg::Range> ranges_of_formats(std::string_view own = "");
+/// Returns the range of a format in log2, from the smallest normal number to the largest; the paler
+/// part goes down to the smallest subnormal.
+svg::Range range_of_format(std::string_view format);
+std::vector<svg::Range> ranges_of_formats();
 
 /// Returns a staircase in percent of the sum of `counts`. counts[0] is for [lowest, lowest + 1).
 /// The curve starts at the first bin that has at least the share `visible` of the sum, and ends at
 /// the last one. It has no points if the sum is 0.
 svg::Curve distribution(std::string name, std::span<const double> counts, int lowest, int style,
                         double visible = 0);
+
+/// The parts of a training's memory in drawings and tables, with the same colors everywhere. The
+/// data set is not a part.
+struct MemoryPart {
+  const char *name, *label;
+  std::vector<std::string_view> uses;  // as name(MemoryUse) writes them
+};
+const std::vector<MemoryPart>& memory_parts();
 
 }  // namespace halftone::lab

@@ -233,6 +233,37 @@ std::string text_of(const GateAnswer& answer, const Bound& bound) {
   return text;
 }
 
+std::string verdict_text(const std::vector<double>& differences, const std::string& base) {
+  if (differences.empty()) return "has no seed in common with " + base + ".";
+  const Interval d = interval_of(differences);
+  const auto n = std::ssize(differences);
+  const std::string value = interval_text(100 * d.mean, 100 * d.half) + " %",
+                    seeds = std::to_string(n) + " seeds";
+  if (n < 2)
+    return "differs from " + base + " by " + value +
+           ": undecided with one seed, which gives no "
+           "interval.";
+  Gate gate(0.01, n, n);
+  static_cast<void>(gate.wanted({}));
+  const GateAnswer answer = gate.answer(differences);
+  const double digit =
+      std::pow(10, std::floor(std::log10(std::max(double(answer.would_decide), 10.0))) - 1);
+  const std::string about = fixed(std::ceil(double(answer.would_decide) / digit) * digit, 0),
+                    more = answer.would_decide >= 100'000
+                               ? ""
+                               : "; about " + about + " would decide 1 %";
+  const bool lower = d.mean<-d.half, higher = d.mean> d.half;
+  const char* const way = lower ? "better" : "worse";
+  if (answer.verdict == Verdict::equivalent)
+    return "is equivalent to " + base + " within 1 %" +
+           (lower || higher ? std::string(", and ") + way + " than 0" : "") + ": " + value +
+           " with " + seeds + ".";
+  if (!lower && !higher)
+    return "differs from " + base + " by " + value + ": undecided with " + seeds + more + ".";
+  return std::string("is ") + way + " than " + base + ": " + value + " with " + seeds +
+         (answer.verdict == Verdict::undecided ? ", by more or less than 1 %" + more : "") + ".";
+}
+
 Bound bound_of(std::string_view text) {
   const bool relative = text.ends_with('%');
   const std::string_view digits = text.substr(0, text.size() - relative);

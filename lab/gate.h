@@ -119,6 +119,10 @@ double unseen_share(int64_t pairs);
 /// leaves open.
 std::string text_of(const GateAnswer& answer, const Bound& bound);
 
+/// Returns the predicate of a sentence about relative differences paired by seed, such as "is
+/// equivalent to fp32 within 1 %: -0.1 ± 0.2 % with 8 seeds."
+std::string verdict_text(const std::vector<double>& differences, const std::string& base);
+
 /// "0.5%" -> 0.005, relative; "0.01" -> 0.01 in the loss's units. Throws UsageError for another
 /// text and for numbers that are not above 0.
 Bound bound_of(std::string_view text);

@@ -46,6 +46,8 @@ std::span<const Command> commands() {
        add_sensitivity},
       {"search", "Finds the rules that save most for an allowed error, as a policy.", add_search},
       {"report", "Shows runs on disk as one page of HTML.", add_report, false},
+      {"figure", "Writes one figure of the report as SVG or PDF, with its data as CSV.", add_figure,
+       false},
       {"table", "Writes runs on disk as rows for pandas and other programs.", add_table, false},
       {"experiment", "Repeats a published result: its table, and whether it holds here.",
        add_experiment},

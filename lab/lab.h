@@ -30,6 +30,7 @@ struct TableOptions {
   bool json_lines = false;          // an object per line; otherwise comma-separated values
   std::filesystem::path output{};   // empty: standard output
   std::vector<std::string> only{};  // statistics to write; empty: all
+  int64_t top = 0;                  // rows with the largest values; 0: all, in their order
 };
 
 /// Writes rows of run, policy, workload, seed, step, site, role, input (the operand's number),

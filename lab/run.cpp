@@ -170,11 +170,6 @@ void write_folder(const std::filesystem::path& folder, const RunResult& result,
   put("summary.json", result.summary);
 }
 
-/// Returns the policy's name: "x" for "amp/policies/x.json".
-std::string short_name(const std::string& policy) {
-  return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
-}
-
 /// Returns the result of an earlier finished run, which must have these settings. Throws UsageError
 /// for others.
 RunResult done_already(const Job& job, RunResult done, const Summary& wanted) {
@@ -356,16 +351,27 @@ void require_valid(const Study& study) {
 }  // namespace
 
 std::string run_name(const std::string& workload, const std::string& policy, uint64_t seed) {
-  return workload + "-" + policy + "-" + std::to_string(seed);
+  std::string name = policy;
+  std::ranges::replace(name, '/', '_');
+  return workload + "-" + name + "-" + std::to_string(seed);
+}
+
+std::string label_of(const amp::Policy& policy, std::span<const amp::Policy> all) {
+  const std::string hash = policy::hash(policy);
+  const bool shared = std::ranges::any_of(all, [&](const amp::Policy& other) {
+    return other.name == policy.name && policy::hash(other) != hash;
+  });
+  return shared ? policy.name + "-" + hash.substr(0, 8) : policy.name;
 }
 
 std::vector<Cell> read_cells(const std::vector<std::string>& policies, const Setup& setup) {
+  std::vector<amp::Policy> files;
+  for (const std::string& policy : policies) files.push_back(policy::named_or_read(policy));
   std::vector<Cell> cells;
-  for (const std::string& policy : policies) {
-    cells.push_back({short_name(policy), policy::named_or_read(policy), setup});
+  for (const amp::Policy& file : files) {
+    cells.push_back({label_of(file, files), file, setup});
     if (std::ranges::count(cells, cells.back().name, &Cell::name) > 1)
-      fail<UsageError>("run", "two policies are called ", cells.back().name,
-                       ". Give each once, in files of different names.");
+      fail<UsageError>("run", "the policy ", cells.back().name, " is given twice. Give it once.");
   }
   return cells;
 }

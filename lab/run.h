@@ -9,6 +9,7 @@
 #include <iosfwd>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,13 +43,16 @@ struct Setup {
 };
 
 struct Cell {
-  std::string name{};  // of the policy, in folders, tables and records
+  std::string name{};  // label_of() the policy, in folders, tables and records
   amp::Policy policy{};
   Setup setup{};
 };
 
-/// Returns a cell for each policy: a file, a strategy or a shipped one. The file x.json is called
-/// x. Throws UsageError if two have the same name, and what reading them throws.
+/// Returns a policy's name, followed by its hash if another one of the list has the same name.
+std::string label_of(const amp::Policy& policy, std::span<const amp::Policy> all);
+
+/// Returns a cell for each policy: a file, a strategy or a shipped one. Throws UsageError if one is
+/// given twice, and what reading them throws.
 std::vector<Cell> read_cells(const std::vector<std::string>& policies, const Setup& setup);
 
 /// Runs one batch forward and backward under the cell's rules, if it has any. Throws what the first

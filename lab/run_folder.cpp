@@ -272,6 +272,29 @@ std::vector<RecordedSite> RunFolder::resolved() {
   return result;
 }
 
+std::vector<RecordedSwitch> RunFolder::switches() {
+  std::vector<RecordedSwitch> result;
+  if (!has("switches.jsonl")) return result;
+  const json rules = has("resolved.json")
+                         ? array_in(read_json(op_, path_ / "resolved.json"), "rules")
+                         : json::array();
+  note_skipped(
+      each_json_line(op_, path_ / "switches.jsonl",
+                     [&](const json& line) {
+                       const auto step = count_in(line, "step"), rule = count_in(line, "rule");
+                       const std::string site = text_in(line, "site");
+                       if (!step || !rule || site.empty()) return false;
+                       const auto at = std::size_t(*rule);
+                       const std::string name =
+                           at < rules.size() && rules[at].is_string() ? rules[at] : json("");
+                       result.push_back({*step, name.empty() ? "rule " + std::to_string(at) : name,
+                                         site, line.value("on", json(false)) == json(true)});
+                       return true;
+                     }),
+      "switches.jsonl");
+  return result;
+}
+
 SweepCell RunFolder::cell() const {
   SweepCell cell;
   if (!has("cell.json")) return cell;

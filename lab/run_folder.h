@@ -27,6 +27,13 @@ struct RecordedSite {
   std::vector<std::pair<std::string, std::string>> roles;  // role, quantizer
 };
 
+/// A change of a rule with a condition at a site, as in switches.jsonl.
+struct RecordedSwitch {
+  int64_t step = 0;
+  std::string rule, site;  // rule: its name, or its number
+  bool on = false;
+};
+
 /// The place of a run in a sweep, as in cell.json.
 struct SweepCell {
   std::string policy{};                         // the one that the sweep varies
@@ -71,6 +78,8 @@ class RunFolder {
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
   std::vector<RecordedSite> resolved();
+  /// Returns nothing for a run without such rules.
+  std::vector<RecordedSwitch> switches();
   /// Returns a cell without values for a run that no sweep trained.
   SweepCell cell() const;
 

@@ -81,6 +81,7 @@ class Sweep {
     for (const uint64_t seed : options.seeds)
       for (std::size_t i = 0; i < cells.size(); ++i) {
         Job job = job_of(cells[i], seed, options.out);
+        job.order = i;
         const fs::path log = options.out / "logs" / (job.folder.filename().string() + ".log");
         tasks_.push_back({&points_[i], std::move(job), log});
       }
@@ -303,25 +304,25 @@ std::string plain(std::string text) {
   return text.substr(0, 60);
 }
 
-/// A policy file as JSON, with the stem of its cells' names.
+/// A policy file as JSON, with its name, which begins those of its cells.
 struct Source {
-  std::string stem;
+  std::string name;
   Json json;
 };
 
 Source source_of(const std::string& policy) {
   if (!policy.ends_with(".json")) {
-    policy::named_or_read(policy);  // throws for an unknown name
-    return {policy, Json{{"halftone_policy", 1}, {"name", policy}, {"extends", policy}}};
+    const std::string name = policy::named_or_read(policy).name;
+    return {name, Json{{"halftone_policy", 1}, {"name", policy}, {"extends", policy}}};
   }
-  policy::read(policy);  // throws if the file is invalid
+  const std::string name = policy::read(policy).name;
   Json json = Json::parse(files::read_text("sweep", policy, 1 << 20));
   if (const auto base = json.find("extends"); base != json.end() && base->is_string()) {
     const auto& named = base->get_ref<const std::string&>();
     if (named.ends_with(".json"))
       *base = fs::absolute(fs::path(policy).parent_path() / named).string();
   }
-  return {fs::path(policy).stem().string(), std::move(json)};
+  return {name, std::move(json)};
 }
 
 /// Parses a number, a list, true, "a text", ... A value that is not valid JSON is a text.
@@ -432,8 +433,8 @@ std::vector<Point> points_of(const std::string& policy, const std::vector<Axis>&
   std::vector<Point> points;
   std::set<std::string> taken;
   for (std::size_t number = 0; number < count; ++number) {
-    Point point{.name = plain(source.stem), .policy = {}};
-    Json json = source.json, record{{"policy", source.stem}, {"axes", Json::object()}};
+    Point point{.name = plain(source.name), .policy = {}};
+    Json json = source.json, record{{"policy", source.name}, {"axes", Json::object()}};
     std::size_t rest = number, below = count;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       below /= axes[i].values.size();

@@ -131,6 +131,21 @@ std::string exact(double value) {
 }
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
 
+std::string interval_text(double middle, double half, bool signed_middle) {
+  const std::string sign = signed_middle && middle > 0 ? "+" : "";
+  if (half == 0) return sign + number(middle, 3) + " ± 0";
+  if (!std::isfinite(half) || std::abs(middle) >= 1e6) return sign + number(middle, 3);
+  const int places = std::clamp(1 - int(std::floor(std::log10(half))), 0, 12);
+  return sign + fixed(middle, places) + " ± " + fixed(half, places);
+}
+
+std::string csv_cell(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return std::string(text);
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return result + '"';
+}
+
 void Table::row(std::vector<std::string> cells) {
   for (std::string& cell : cells) cell = printable(cell);
   rows_.push_back(std::move(cells));

@@ -63,6 +63,11 @@ std::string fixed(double value, int digits);
 std::string exact(double value);
 /// Writes a share of 1 as "12.3 %".
 std::string percent(double share);
+/// Returns "+1.2 ± 0.3": two digits of the half width, and as many places of the middle; three
+/// digits if the half width is not finite.
+std::string interval_text(double middle, double half, bool signed_middle = true);
+/// RFC 4180: puts quotes around cells that contain commas, quotes or line ends.
+std::string csv_cell(std::string_view text);
 
 /// Columns whose cells are all empty are not printed.
 class Table {

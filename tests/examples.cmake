@@ -114,7 +114,7 @@ foreach(isa amx avx2 baseline)
   expect(examples.19_same_bits_${isa} OUTPUT "portable bits\n4. subnormals: 32 times 2.-130 .* is 2.35099e-38.*has the same bits\n6.* the same bits\n   weights 1c2f0842fab21ff8\n$" COMMAND 19_same_bits)
   set_tests_properties(examples.19_same_bits_${isa} PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=${isa})
 endforeach()
-expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
+expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 .2 like this. +low_precision . f32 . input=e4m3.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
 expect(examples.07_grad_scaler_in_40_lines OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*after 20 steps, .*library's: 0\n.*0[.]1220.*unscale.. called twice.*as above +0[.]1220.*1e5 +overflow +stayed +512.*after 1000 steps, .*library's: 0\n"
        COMMAND 07_grad_scaler_in_40_lines --pictures ${pictures})
 expect(examples.09_autocast_in_60_lines OUTPUT "casts made, [1-9][0-9]* found.*last two: 0\n.*with the check +weight 1: 1; weight 2: 2.*without +weight 1: 1; weight 2: 1.*weight: 1, of the bias.*weight: none, of the bias"

@@ -42,6 +42,12 @@ expect(lab.report OUTPUT "^report: [^\n]*lab_report.html\n$" COMMAND halftone-la
 expect(lab.table OUTPUT "run,policy,workload,seed,step,site,role,input,statistic,value.*full-bf16,student_teacher,1,10,0.weight,update,0,lost_share,0[.][0-9]"
        COMMAND halftone-lab table ${telemetry} --csv)
 expect(lab.table_jsonl OUTPUT "{.run.:.student_teacher-amp-bf16-0.,.policy.:.amp-bf16.,.workload.:.student_teacher.,.seed.:0," COMMAND halftone-lab table ${telemetry} --jsonl)
+expect(lab.figure OUTPUT "figure: [^\n]*forest.pdf\nfigure: [^\n]*forest.csv\n$" COMMAND halftone-lab figure forest ${telemetry} -o ${CMAKE_CURRENT_BINARY_DIR}/forest.pdf
+       --width 85 --dark)
+expect(lab.figure_nothing EXIT 2 MESSAGE ".figure. these runs have no data for switches" COMMAND halftone-lab figure switches ${telemetry} -o x.svg)
+expect(lab.table_top OUTPUT "value\n[^\n]*would_underflow_f16,[^\n]*\n[^\n]*would_underflow_f16,[^\n]*\n$"
+       COMMAND halftone-lab table ${telemetry} --top 2 --statistic would_underflow_f16)
+set_tests_properties(lab.figure lab.figure_nothing lab.table_top PROPERTIES FIXTURES_REQUIRED lab_first_run)
 set_tests_properties(lab.report lab.table lab.table_jsonl PROPERTIES FIXTURES_REQUIRED lab_first_run)
 set_tests_properties(lab.report PROPERTIES FIXTURES_SETUP lab_page)
 add_test(NAME lab.report_in_a_browser COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/screenshot.sh ${page})
@@ -72,7 +78,7 @@ expect(lab.explain_wired_nothing OUTPUT "no step of 3 was skipped"
 expect(lab.explain_nothing OUTPUT "no step of 3 was skipped" COMMAND halftone-lab explain fp32 --workload student_teacher --steps 3)
 expect(lab.unknown_workload EXIT 2 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)
 expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab run fp32 --workload student_teacher --steps 3)
-expect(lab.run_same_names EXIT 2 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/amp/policies/fp32.json
+expect(lab.run_same_names EXIT 2 MESSAGE "the policy fp32 is given twice" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/amp/policies/fp32.json
        --workload student_teacher --steps 3)
 expect(lab.run_negative_seed EXIT 2 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got .-1" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
        --seeds=0,-1)

@@ -68,6 +68,7 @@ Work add_explain(CLI::App& app, const Context& context);
 Work add_sensitivity(CLI::App& app, const Context& context);
 Work add_search(CLI::App& app, const Context& context);
 Work add_report(CLI::App& app, const Context& context);
+Work add_figure(CLI::App& app, const Context& context);
 Work add_table(CLI::App& app, const Context& context);
 Work add_experiment(CLI::App& app, const Context& context);
 

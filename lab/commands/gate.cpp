@@ -3,6 +3,7 @@
 #include <halftone/lab/commands/commands.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -64,11 +65,12 @@ double loss_of(const RunResult& run, const std::string& metric) {
 
 class Pairs {
  public:
-  Pairs(const GateOptions& options, const std::vector<NamedWorkload>& own, fs::path out,
-        std::ostream& progress)
+  /// policies: the tested one and the reference.
+  Pairs(const GateOptions& options, const std::array<amp::Policy, 2>& policies,
+        const std::vector<NamedWorkload>& own, fs::path out, std::ostream& progress)
       : options_(options),
-        policy_(read_cells({options.policy}, options.setup).front()),
-        reference_(read_cells({options.reference}, options.setup).front()),
+        policy_{label_of(policies[0], policies), policies[0], options.setup},
+        reference_{label_of(policies[1], policies), policies[1], options.setup},
         out_(std::move(out)),
         progress_(progress),
         jobs_("gate", options.jobs > 0 ? options.jobs : cpu_threads()) {
@@ -113,6 +115,9 @@ class Pairs {
     return result;
   }
   const std::vector<Pair>& all() const { return pairs_; }
+  const std::string& name_of(bool reference) const {
+    return (reference ? reference_ : policy_).name;
+  }
   double minutes() const {
     return std::chrono::duration<double>(Clock::now() - began_).count() / 60;
   }
@@ -153,7 +158,7 @@ class Pairs {
   void take(const Run& run, RunResult result) {
     // A training that diverged has finished, and its metric is infinite or NaN.
     if (const double loss = loss_of(result, options_.metric); run.reference && !std::isfinite(loss))
-      fail<UsageError>("gate", "the reference ", options_.reference, " has no finite ",
+      fail<UsageError>("gate", "the reference ", reference_.name, " has no finite ",
                        options_.metric, " from seed ", result.seed, ": ", loss,
                        ". Use another reference, or --metric late-loss.");
     Pair& pair = pairs_[run.pair];
@@ -163,7 +168,7 @@ class Pairs {
   void finish(const Jobs::Ended& ended) {
     const Run run = runs_[ended.number];
     if (!ended.result)
-      fail<UsageError>("gate", "a run of ", run.reference ? options_.reference : options_.policy,
+      fail<UsageError>("gate", "a run of ", name_of(run.reference),
                        " failed: ", printable(ended.problem));
     take(run, *ended.result);
     const Pair& pair = pairs_[run.pair];
@@ -218,8 +223,8 @@ Json json_of(const GateOptions& options, const GateAnswer& answer, const Pairs& 
   }
   Json json{{"format", 1},
             {"verdict", name(answer.verdict)},
-            {"policy", options.policy},
-            {"reference", options.reference},
+            {"policy", pairs.name_of(false)},
+            {"reference", pairs.name_of(true)},
             {"workload", options.setup.workload},
             {"steps", options.setup.steps},
             {"metric", options.metric},
@@ -252,13 +257,13 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
   if (!(options.max_minutes > 0))
     fail<UsageError>("gate", options.max_minutes, " minutes. Use more than 0.");
   require_json(options.json);
-  const amp::Policy policy = policy::named_or_read(options.policy);
-  policy::named_or_read(options.reference);
-  note_other_model(progress, policy, options.setup.workload, own);
+  const std::array<amp::Policy, 2> policies{policy::named_or_read(options.policy),
+                                            policy::named_or_read(options.reference)};
+  note_other_model(progress, policies[0], options.setup.workload, own);
   name_workload(words_next_to(options.json), options.setup.workload, own);
   std::optional<TemporaryFolder> temporary;
   if (options.out.empty()) temporary.emplace();
-  Pairs pairs(options, own, temporary ? temporary->path() : options.out, progress);
+  Pairs pairs(options, policies, own, temporary ? temporary->path() : options.out, progress);
   std::vector<double> differences;
   bool goes_on = true, diverged = false;
   while (goes_on && !diverged) {
@@ -274,8 +279,9 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
   GateAnswer answer = gate.answer(differences);
   if (diverged) answer.verdict = Verdict::worse, answer.would_decide = 0;
   std::ostream& words = words_next_to(options.json);
-  words << options.setup.workload << ", " << options.setup.steps << " steps: " << options.policy
-        << " against " << options.reference << ", " << options.metric << '\n'
+  words << options.setup.workload << ", " << options.setup.steps
+        << " steps: " << pairs.name_of(false) << " against " << pairs.name_of(true) << ", "
+        << options.metric << '\n'
         << text_of(answer, options.within) << ", " << fixed(pairs.minutes(), 1) << " min\n";
   if (diverged) words << "the policy's loss is not finite from at least one seed\n";
   const std::string other = options.metric == "validation" ? "late-loss" : "validation";

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cmath>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <system_error>
 
@@ -23,6 +24,7 @@
 #include <halftone/lab/commands/commands.h>
 #include <halftone/lab/draw.h>
 #include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/table.h>
 #include <halftone/amp/policy.h>
 #include <halftone/amp/probe.h>
 #include <halftone/amp/rules.h>
@@ -64,7 +66,7 @@ std::string exponents(const std::string& workload, const Own& own) {
       {{"weights", policy::Role::weight},
        {"activations", policy::Role::input},
        {"gradients of activations", policy::Role::grad_output}}};
-  svg::Plot plot{.title = "sizes of numbers: " + workload + ", amp-bf16, 100 steps"};
+  svg::Plot plot{.title = workload + " under amp-bf16: without a scale, f16 would lose"};
   plot.x.label = "log2 |x|", plot.y.label = "percent of the numbers";
   double low = -26, high = 17;
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
@@ -75,6 +77,9 @@ std::string exponents(const std::string& workload, const Own& own) {
     svg::Curve curve =
         distribution(kinds[kind].first, all.binade, Survey::lowest_exponent, int(kind), 1e-4);
     if (curve.points.empty()) continue;
+    plot.title += std::string(kind == 0 ? " " : ", ") +
+                  fixed(100 * all.would_underflow(formats::f16), 1) + " % of the " +
+                  kinds[kind].first;
     curve.shapes = false;
     low = std::min(low, curve.points.front().x), high = std::max(high, curve.points.back().x);
     plot.curves.push_back(std::move(curve));
@@ -91,7 +96,7 @@ std::string loss_scale() {
   constexpr double loss_weight = 1e-6;
   const Survey gradients =
       train_small_gradients(amp::Policy::named("fp32"), loss_weight).output_gradients;
-  svg::Plot plot{.title = "a loss scale for f16, where the loss is multiplied by 1e-6"};
+  svg::Plot plot;
   plot.x.label = "log2 of the loss scale", plot.y = {.label = "percent", .low = 0, .high = 100};
   svg::Curve lost{.name = "of the gradients become 0", .points = {}, .style = 0},
       beyond{.name = "become infinite", .points = {}, .style = 1},
@@ -103,6 +108,13 @@ std::string loss_scale() {
     accuracy.points.push_back(
         {double(lift), 100 * train_small_gradients(f16_with(scale), loss_weight).accuracy});
   }
+  // The scales within 5 points of the best.
+  const double best = std::ranges::max(accuracy.points, {}, &svg::Point::y).y;
+  const auto learns = [&](const svg::Point& p) { return p.y > best - 5; };
+  const auto first = std::ranges::find_if(accuracy.points, learns);
+  const auto last = std::find_if(accuracy.points.rbegin(), accuracy.points.rend(), learns);
+  plot.title = "A loss multiplied by 1e-6 trains in f16 with loss scales from 2^" +
+               number(first->x) + " to 2^" + number(last->x);
   plot.curves = {std::move(lost), std::move(beyond), std::move(accuracy)};
   plot.width = 640;
   return svg::draw(plot, svg::Place::file);
@@ -110,44 +122,30 @@ std::string loss_scale() {
 
 // --- bytes
 
-struct Part {
-  const char *name, *label;
-  std::vector<MemoryUse> uses;
-};
-
-std::vector<double> mib_at_peak(const std::vector<Part>& parts) {
+std::vector<double> mib_at_peak() {
   const MemoryReport report = memory_report();
   reset_peak_memory();
   std::vector<double> mib;
-  for (const Part& part : parts) {
-    int64_t bytes = 0;
-    for (const MemoryUse use : part.uses) bytes += report.at_peak_of(use);
-    mib.push_back(double(bytes) / (1 << 20));
+  for (const MemoryPart& part : memory_parts()) {
+    mib.push_back(0);
+    for (int use = 0; use < memory_use_count; ++use)
+      if (std::ranges::find(part.uses, name(MemoryUse(use))) != part.uses.end())
+        mib.back() += double(report.at_peak_of(MemoryUse(use))) / (1 << 20);
   }
   return mib;
 }
 
 std::string bytes(const std::string& workload, const Own& own) {
-  const std::vector<Part> parts{
-      {"weights", "w", {MemoryUse::parameter}},
-      {"masters", "m", {MemoryUse::master_weight, MemoryUse::compensation}},
-      {"optimizer state", "s", {MemoryUse::optimizer_state}},
-      {"gradients", "g", {MemoryUse::gradient, MemoryUse::master_gradient}},
-      {"casts of weights", "c", {MemoryUse::cast_cache}},
-      {"activations", "a", {MemoryUse::activation}},
-      {"inputs, workspace", "i", {MemoryUse::input, MemoryUse::workspace}}};
-  svg::Bars bars{.title = "MiB at the peak of each event of a step: " + workload,
-                 .unit = "MiB",
-                 .parts = {},
-                 .labels = {},
-                 .bars = {}};
-  for (const Part& part : parts) bars.parts.push_back(part.name), bars.labels.push_back(part.label);
+  svg::Bars bars{.title = {}, .unit = "MiB", .parts = {}, .labels = {}, .bars = {}};
+  for (const MemoryPart& part : memory_parts())
+    bars.parts.push_back(part.name), bars.labels.push_back(part.label);
+  const svg::Bar* most = nullptr;
   for (const char* strategy : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"}) {
     Course course(workload, amp::Policy::named(strategy), own);
     course.run(2);  // allocates states and workspaces
     const data::Batch batch = example_of(course.workload);
     const auto note = [&](const char* event) {
-      bars.bars.push_back({std::string(strategy) + ", " + event, mib_at_peak(parts)});
+      bars.bars.push_back({std::string(strategy) + ", " + event, mib_at_peak()});
     };
     course.training.zero_grad();
     reset_peak_memory();
@@ -159,6 +157,14 @@ std::string bytes(const std::string& workload, const Own& own) {
     course.training.step();
     note("update");
   }
+  const auto sum = [](const svg::Bar& bar) {
+    return std::accumulate(bar.parts.begin(), bar.parts.end(), 0.0);
+  };
+  most = &*std::ranges::max_element(bars.bars, {}, sum);
+  const auto part = std::ranges::max_element(most->parts) - most->parts.begin();
+  bars.title = workload + ": " + bars.parts[std::size_t(part)] + " are " +
+               fixed(100 * most->parts[std::size_t(part)] / sum(*most), 0) +
+               " % of the largest peak (" + most->name + ")";
   bars.width = 640;
   return svg::draw(bars, svg::Place::file);
 }
@@ -168,7 +174,7 @@ std::string bytes(const std::string& workload, const Own& own) {
 constexpr std::array<const char*, 3> ways{"fp32", "full-bf16", "split-bf16"};
 
 std::string updates(const std::string& workload, const Own& own) {
-  svg::Plot plot{.title = "updates against the spacing: " + workload + ", a tenth of its rate"};
+  svg::Plot plot{.title = workload + " at a tenth of its rate"};
   plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
   plot.rules.push_back({"to the left: lost", -1, true});
   for (std::size_t way = 1; way < ways.size(); ++way) {
@@ -182,18 +188,13 @@ std::string updates(const std::string& workload, const Own& own) {
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += row.by_ulp[i];
       seen.add(row.stored);
     }
-    const std::string name = std::string(ways[way]) + ": " +
-                             std::to_string(int(std::lround(100 * seen.lost_share()))) + " % lost";
-    svg::Curve curve = distribution(name, sums, policy::UpdateRow::lowest_bin, int(way), 1e-4);
+    plot.title += std::string(way == 1 ? ": " : ", ") + ways[way] + " loses " +
+                  fixed(100 * seen.lost_share(), 0) + " % of the updates";
+    svg::Curve curve = distribution(ways[way], sums, policy::UpdateRow::lowest_bin, int(way), 1e-4);
     curve.shapes = false;
-    // The updates are nearly the same: one as bars, the other as a line on them.
-    if (way == 1 && !curve.points.empty()) {
-      svg::Histogram bars{.name = name, .first = curve.points.front().x, .heights = {}, .style = 5};
-      for (const svg::Point& p : curve.points) bars.heights.push_back(p.y);
-      plot.histograms.push_back(std::move(bars));
-    } else {
-      plot.curves.push_back(std::move(curve));
-    }
+    // The updates are nearly the same: one as an area, the other as a line on it.
+    if (way == 1) curve.filled = true, curve.style = 5;
+    plot.curves.push_back(std::move(curve));
   }
   plot.width = 640;
   return svg::draw(plot, svg::Place::file);
@@ -221,8 +222,11 @@ std::string staircase(const std::string& workload, const Own& own) {
   constexpr int64_t steps = 100;
   const int64_t chosen = traveling_element(workload, steps, own);
   const auto model = make_workload(workload, 0, own).model;
-  svg::Plot plot{.title = model->named_parameters().front().first + "[" + std::to_string(chosen) +
-                          "], " + workload + " at a tenth of its rate"};
+  svg::Plot plot{.title =
+                     "One weight: bf16 moves by whole units or not at all, split-bf16 follows "
+                     "f32 (" +
+                     model->named_parameters().front().first + "[" + std::to_string(chosen) +
+                     "] of " + workload + ", a tenth of its rate)"};
   plot.x.label = "step", plot.y.label = "change since the first step";
   std::optional<double> begin;
   for (std::size_t way = 0; way < ways.size(); ++way) {

@@ -1,4 +1,4 @@
-// halftone-lab run, rerun, report and experiment.
+// halftone-lab run, rerun, report, figure and experiment.
 #include <chrono>
 #include <iostream>
 #include <sstream>
@@ -130,18 +130,40 @@ Work add_rerun(CLI::App& app, const Context& context) {
   return [options, &context] { return run_rerun(*options, context.own); };
 }
 
-// halftone-lab report: writes a page about runs on disk.
+// halftone-lab report and figure: a page about runs on disk, and its figures as files.
 
-Work add_report(CLI::App& app, const Context&) {
-  auto options = std::make_shared<ReportOptions>();
-  app.add_option("paths", options->paths,
+namespace {
+void add_runs(CLI::App& app, ReportOptions& options) {
+  app.add_option("paths", options.paths,
                  "run folders; .csv or .jsonl of another program with columns step and loss; "
                  ".json of a comparison or a search")
       ->required();
-  app.add_option("-o,--output", options->output)->capture_default_str();
-  app.add_option("--reference", options->reference,
+  app.add_option("--reference", options.reference,
                  "differences are from this policy; default: the first path's");
+}
+}  // namespace
+
+Work add_report(CLI::App& app, const Context&) {
+  auto options = std::make_shared<ReportOptions>();
+  add_runs(app, *options);
+  app.add_option("-o,--output", options->output)->capture_default_str();
   return [options] { return run_report(*options); };
+}
+
+Work add_figure(CLI::App& app, const Context&) {
+  auto options = std::make_shared<FigureOptions>();
+  std::vector<std::string_view> names;
+  for (const Figure& figure : figures()) names.push_back(figure.name);
+  app.add_option("name", options->name, list_of(names))->required();
+  add_runs(app, options->runs);
+  app.add_option("-o,--output", options->runs.output,
+                 "x.svg or x.pdf, and the data next to it as x.csv; or x.csv alone")
+      ->required();
+  app.add_option("--width", options->millimetres, "in millimetres; letters are 7 points high")
+      ->capture_default_str()
+      ->check(CLI::Range(40.0, 1000.0));
+  app.add_flag("--dark", options->dark, "light lines on a dark ground");
+  return [options] { return run_figure(*options); };
 }
 
 // halftone-lab experiment.

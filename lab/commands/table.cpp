@@ -19,14 +19,6 @@ namespace halftone::lab {
 
 namespace {
 
-/// RFC 4180: puts quotes around cells that contain commas, quotes or line ends.
-std::string csv_cell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == text.npos) return text;
-  std::string result = "\"";
-  for (const char c : text) result += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return result + '"';
-}
-
 /// Returns as many digits as the number needs; infinities and NaN as pandas reads them.
 std::string value_text(double value) {
   if (std::isnan(value)) return "";
@@ -46,11 +38,8 @@ constexpr const char* result_names[] = {"loss",
 
 class Writer {
  public:
-  /// only: the statistics to write; empty: all.
-  Writer(std::ostream& out, bool json_lines, const std::vector<std::string>& only)
-      : out_(out), json_lines_(json_lines), only_(only) {
-    if (!json_lines_) out_ << "run,policy,workload,seed,step,site,role,input,statistic,value\n";
-  }
+  explicit Writer(const TableOptions& options)
+      : json_lines_(options.json_lines), only_(options.only) {}
 
   void begin_run(const RunFolder& folder) {
     const RunSummary summary = folder.summary().value_or(RunSummary{});
@@ -86,26 +75,38 @@ class Writer {
     const std::vector<std::string_view> names(seen_.begin(), seen_.end());
     for (const std::string& name : only_)
       if (!seen_.contains(name))
-        fail<UsageError>("--where", "no row of these runs has the statistic ", in_quotes(name),
+        fail<UsageError>("--statistic", "no row of these runs has the statistic ", in_quotes(name),
                          ". ", suggestion(name, names));
   }
 
   void value(const std::string& statistic, double value) {
     if (!only_.empty()) seen_.insert(statistic);
     if (!only_.empty() && std::ranges::find(only_, statistic) == only_.end()) return;
-    if (!json_lines_) {
-      out_ << front_ << csv_cell(statistic) << ',' << value_text(value) << '\n';
-      return;
-    }
     const std::string name =
         nlohmann::json(statistic).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    out_ << front_ << name << ",\"value\":" << (std::isfinite(value) ? value_text(value) : "null")
-         << "}\n";
+    rows_.emplace_back(value, json_lines_
+                                  ? front_ + name + ",\"value\":" +
+                                        (std::isfinite(value) ? value_text(value) : "null") + "}\n"
+                                  : front_ + csv_cell(statistic) + ',' + value_text(value) + '\n');
+  }
+
+  /// Writes the rows that were not written yet; top > 0: so many with the largest values, the
+  /// largest first.
+  void write(std::ostream& out, int64_t top = 0) {
+    if (std::exchange(first_, false) && !json_lines_)
+      out << "run,policy,workload,seed,step,site,role,input,statistic,value\n";
+    if (top > 0) {
+      std::erase_if(rows_, [](const auto& row) { return std::isnan(row.first); });
+      std::ranges::stable_sort(rows_, std::greater(), [](const auto& row) { return row.first; });
+      if (std::ssize(rows_) > top) rows_.resize(std::size_t(top));
+    }
+    for (const auto& [value, line] : rows_) out << line;
+    rows_.clear();
   }
 
  private:
-  std::ostream& out_;
-  bool json_lines_;
+  bool json_lines_, first_ = true;
+  std::vector<std::pair<double, std::string>> rows_{};
   const std::vector<std::string>& only_;
   std::set<std::string> seen_{std::begin(result_names), std::end(result_names)};
   std::string run_{}, policy_{}, workload_{}, seed_{}, front_{};
@@ -194,12 +195,13 @@ void write_table(const TableOptions& options, std::ostream& out) {
   std::vector<std::string> notes;
   std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
   for (const std::string& note : notes) std::cerr << printable(note) << '\n';
-  PlainText chosen;  // written at the end: a wrong name in --where is an error without rows
-  Writer writer(options.only.empty() ? out : chosen, options.json_lines, options.only);
-  for (RunFolder& folder : folders)
+  Writer writer(options);
+  for (RunFolder& folder : folders) {
     if (folder.was_trained()) write_run(folder, writer);
-  writer.require_all_known();
-  out << chosen.str();
+    if (options.only.empty() && options.top == 0) writer.write(out);  // no need to keep all rows
+  }
+  writer.require_all_known();  // before the first row
+  writer.write(out, options.top);
 }
 
 int run_table(const TableOptions& options) {
@@ -220,19 +222,10 @@ Work add_table(CLI::App& app, const Context&) {
   CLI::Option* const csv = app.add_flag_function(
       "--csv", [](int64_t) {}, "comma-separated values (the default)");
   app.add_flag("--jsonl", options->json_lines, "a JSON object per line")->excludes(csv);
-  app.add_option_function<std::vector<std::string>>(
-         "--where",
-         [options](const std::vector<std::string>& conditions) {
-           for (const std::string& condition : conditions) {
-             if (!condition.starts_with("statistic="))
-               fail<UsageError>("--where", in_quotes(condition),
-                                " is not a condition. Write statistic=NAME,NAME.");
-             std::istringstream names(condition.substr(10));
-             for (std::string name; std::getline(names, name, ',');) options->only.push_back(name);
-           }
-         },
-         "statistic=NAME,NAME: writes only these rows")
-      ->delimiter(';');
+  app.add_option("--statistic", options->only, "NAME,NAME: writes only these rows")->delimiter(',');
+  app.add_option("--top", options->top,
+                 "writes the N rows with the largest values, the largest first")
+      ->check(whole_number(1, most_steps));
   app.add_option("-o,--output", options->output, "a file; default: standard output");
   return [options] { return run_table(*options); };
 }

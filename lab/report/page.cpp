@@ -1,8 +1,10 @@
-// How pages look: two schemes, narrow and wide windows, paper.
+// How pages look and what their script does: two schemes, narrow and wide windows, paper.
 #include <halftone/lab/report/page.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include <halftone/lab/draw.h>
@@ -12,77 +14,94 @@ namespace halftone::lab::html {
 
 namespace {
 
-/// Nine backgrounds of heat maps, from nothing to bad, with the ink that is read on them.
-std::string heat_colors() {
-  constexpr const char* light[] = {"#fff",    "#fff1e3", "#fee0c4", "#fdc795", "#fba562",
-                                   "#f07f35", "#d9601a", "#ab4310", "#7d2d0a"};
-  constexpr const char* dark[] = {"#16191d", "#291f18", "#3d2818", "#573519", "#75451a",
-                                  "#97571b", "#bb6c22", "#df8836", "#ffab5e"};
-  std::string text, in_dark;
-  for (int i = 0; i < 9; ++i) {
-    const std::string name = ".h" + std::to_string(i);
-    text += name + "{background:" + light[i] + ";color:" + (i < 6 ? "#1b1f24" : "#fff") + "}\n";
-    in_dark += name + "{background:" + dark[i] + ";color:" + (i < 6 ? "#f2f3f5" : "#111") + "}\n";
-  }
-  return text + "@media screen and (prefers-color-scheme:dark){\n" + in_dark + "}\n";
-}
-
-std::string page_styles() {
-  return R"(*{box-sizing:border-box}
-body{margin:0 auto;padding:1rem;max-width:100rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);overflow-wrap:anywhere}
-h1{font-size:1.5rem;line-height:1.25;margin:.5rem 0}
-h2{font-size:1.25rem;margin:2.5rem 0 .5rem;padding-top:.75rem;border-top:1px solid var(--line)}
-h3{font-size:1rem;margin:1.25rem 0 .5rem}
-p,dl,ul{max-width:48rem}
-a{color:var(--c0)}
-nav{display:flex;flex-wrap:wrap;gap:.35rem 1.1rem}
-code{font:.875em ui-monospace,monospace}
-.absent,figcaption{color:var(--faint)}
+constexpr const char* page_styles = R"(*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem;max-width:94rem;font:16px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--ground);overflow-wrap:anywhere}
+h1{font-size:1.4rem;line-height:1.25;margin:.25rem 0} h2{font-size:1.15rem;margin:1rem 0 .25rem} h3{font-size:1rem;margin:1rem 0 .5rem}
+p,dl{max-width:48rem;margin:.5rem 0}
+ul{max-width:60rem;margin:.25rem 0;padding-left:1.2rem}
+a{color:inherit;text-decoration-color:var(--faint)} .lead{font-size:1.1rem} code{font:.875em ui-monospace,monospace}
+details{border-top:1px solid var(--line)} summary{font-weight:600;padding:.45rem 0;cursor:pointer}
 .wide{overflow-x:auto;max-width:100%;margin:.75rem 0}
-table{border-collapse:collapse;font-size:.875rem;line-height:1.35;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;white-space:nowrap;font-weight:400}
-th.t,td.t{text-align:left}
-th.t,td.t{white-space:normal;overflow-wrap:break-word;min-width:7rem;max-width:24rem}
+table{border-collapse:collapse;overflow-wrap:normal;font-size:.875rem;line-height:1.35;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;font-weight:400}
+td{white-space:nowrap} th.t,td.t{text-align:left;white-space:normal;overflow-wrap:break-word;max-width:24rem}
 thead th{font-weight:600;border-bottom:1px solid var(--faint);vertical-align:bottom}
 tbody tr+tr>*{border-top:1px solid var(--line)}
-caption{text-align:left;font-weight:600;padding:.25rem 0}
-.heat th,.heat td{padding:.15rem .5rem}
-.heat td,.figures rect,.figures path{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-.maps{display:flex;flex-wrap:wrap;gap:0 2.5rem;align-items:flex-start}
-.differs{border-left:3px solid var(--c1);padding-left:.4rem;display:inline-block}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));gap:1rem;align-items:start}
-figure{margin:0;min-width:0;max-width:48rem}
-figure svg{display:block;width:100%;height:auto}
-dt{font-weight:600;margin-top:.6rem}
-dd{margin:0 0 0 1rem}
-@media (max-width:40rem){th.t,td.t{max-width:13rem}}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,28rem),1fr));gap:.1rem 2rem;max-width:none;font-size:.875rem}
-.facts div{display:grid;grid-template-columns:15rem 1fr;gap:1rem}
-.facts dt{margin:0}
-.facts dd{margin:0}
-dl.letters{margin:.5rem 0}
-dl.letters div{grid-template-columns:2rem 1fr}
-@media (max-width:40rem){.facts div{grid-template-columns:10rem 1fr}}
+td b{font-weight:600} [data-series].name{font-weight:600;white-space:nowrap}
+.name svg{margin-right:.3rem}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,27rem),1fr));gap:1rem;align-items:start;margin:.75rem 0}
+figure{margin:0;min-width:0;max-width:40rem}
+figure.broad{grid-column:1/-1;max-width:none;overflow-x:auto}
+figure svg{display:block;width:100%;height:auto;min-width:27rem}
+figure.broad svg{width:auto;max-width:none}
+.plot path,.plot rect{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.dim{opacity:.13} #tip{position:fixed;display:none;max-width:24rem;padding:.2rem .5rem;font-size:.875rem;background:var(--ink);color:var(--ground);pointer-events:none;z-index:1}
+dt{font-weight:600;margin-top:.6rem} dd{margin:0 0 0 1rem}
+@media (max-width:40rem){
+body{padding:.6rem} table{font-size:.75rem} th,td{padding:.2rem .3rem}
+th.t,td.t{max-width:9rem} td{white-space:normal} figure svg{min-width:0}
+}
 @media print{
-body{max-width:none;padding:0;font-size:11px}
-table{font-size:9px}
-th,td,th.t,td.t{white-space:normal;min-width:0;padding:.1rem .3rem}
-.wide{overflow:visible}
-nav{display:none}
-figure,tr{break-inside:avoid}
-h2,h3{break-after:avoid}
+body{max-width:none;padding:0;font-size:11px} table{font-size:9px}
+th,td,th.t,td.t{white-space:normal;padding:.1rem .3rem}
+.wide{overflow:visible} figure,tr{break-inside:avoid}
 }
-)" + heat_colors();
+)";
+
+/// The pointer shows the value of the mark below it, and a click on a policy highlights it in every
+/// figure until the next click. Without scripts, browsers show the marks' titles after a while.
+constexpr const char* script = R"(
+const tip = document.body.appendChild(document.createElement('div'));
+tip.id = 'tip';
+for (const title of document.querySelectorAll('.plot path > title')) {
+  title.parentNode.dataset.tip = title.textContent;
+  title.remove();
 }
+document.addEventListener('pointermove', event => {
+  const mark = event.target.closest('[data-tip]');
+  tip.style.display = mark ? 'block' : 'none';
+  if (!mark) return;
+  tip.textContent = mark.dataset.tip;
+  tip.style.left = Math.max(0, Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8)) + 'px';
+  tip.style.top = Math.max(0, event.clientY - tip.offsetHeight - 12) + 'px';
+});
+const policies = new Set([...document.querySelectorAll('.name')].map(name => name.dataset.series));
+let chosen = '';
+document.addEventListener('click', event => {
+  const series = event.target.closest('[data-series]')?.dataset.series;
+  if (!series) return;
+  chosen = series === chosen ? '' : series;
+  for (const svg of document.querySelectorAll('.plot')) {
+    const marks = [...svg.querySelectorAll('[data-series]')];
+    const has = marks.some(mark => mark.dataset.series === chosen);
+    for (const mark of marks)
+      mark.classList.toggle('dim', [has, mark.dataset.series !== chosen, policies.has(mark.dataset.series)].every(Boolean));
+  }
+});
+const open = () => document.getElementById(location.hash.slice(1))?.closest('details')?.setAttribute('open', '');
+addEventListener('hashchange', open);
+open();
+)";
 
 }  // namespace
 
 std::string paragraph(std::string_view text) { return element("p", "", escaped(text)) + "\n"; }
 
-std::string figures(const std::vector<std::string>& drawings) {
+std::string series(std::string_view name, int style) {
+  std::string sample = svg::svg_of(svg::sample_of(style), svg::Place::page);
+  std::erase(sample, '\n');
+  return element("span", "class=\"name\" data-series=\"" + escaped(name) + "\"",
+                 sample + brief(name, 60));
+}
+
+std::string figures(const std::vector<svg::Picture>& pictures) {
   std::string text;
-  for (const std::string& drawing : drawings)
-    if (!drawing.empty()) text += element("figure", "", "\n" + drawing) + "\n";
+  for (const svg::Picture& picture : pictures) {
+    const svg::Drawing drawing = svg::drawing_of(picture);
+    text += element("figure", drawing.width > 520 ? "class=\"broad\"" : "",
+                    "\n" + svg::svg_of(drawing, svg::Place::page)) +
+            "\n";
+  }
   return text.empty() ? "" : element("div", "class=\"figures\"", "\n" + text) + "\n";
 }
 
@@ -91,8 +110,9 @@ std::string document(std::string_view title, std::string_view body) {
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
          "<meta name=\"color-scheme\" content=\"light dark\"/>\n" +
          element("title", "", escaped(title)) + "\n" +
-         element("style", "", "\n" + svg::styles() + page_styles()) + "\n</head>\n" +
-         element("body", "", "\n" + std::string(body)) + "\n</html>\n";
+         element("style", "", "\n" + svg::styles() + page_styles) + "\n</head>\n" +
+         element("body", "", "\n" + std::string(body) + element("script", "", script)) +
+         "\n</html>\n";
 }
 
 }  // namespace halftone::lab::html
@@ -117,62 +137,106 @@ std::string figure(const json& object, const char* key, double unit, int digits,
   return value ? fixed(*value / unit, digits) + after : "-";
 }
 
-std::string figure_table(const json& strategies) {
-  html::Table table({"strategy", "test accuracy, %", "ms per step", "speed-up over fp32",
-                     "peak, MiB", "parameters at rest", "steps skipped", "final loss"});
+/// Returns the strategy with which the others are compared: fp32, or the first.
+const json& base_of(const json& strategies) {
   const auto fp32 = std::ranges::find_if(
       strategies, [](const json& s) { return text_in(s, "strategy") == "fp32"; });
+  return fp32 == strategies.end() ? strategies.front() : *fp32;
+}
+
+/// Returns the MiB of each of memory_parts() at the peak.
+std::vector<double> memory_of(const json& strategy) {
+  std::vector<double> mib;
+  for (const MemoryPart& part : memory_parts()) {
+    mib.push_back(0);
+    for (const std::string_view use : part.uses)
+      mib.back() +=
+          number_in(object_in(strategy, "at_peak"), std::string(use).c_str()).value_or(0) /
+          (1 << 20);
+  }
+  return mib;
+}
+double peak_of(const json& strategy) {
+  const std::vector<double> mib = memory_of(strategy);
+  return std::accumulate(mib.begin(), mib.end(), 0.0);
+}
+
+std::string figure_table(const json& strategies) {
+  html::Table table({"strategy", "test accuracy, %", "ms per step",
+                     "speed-up over " + html::escaped(name_of(base_of(strategies))), "peak, MiB",
+                     "parameters at rest", "steps skipped", "final loss"});
+  const auto base = number_in(base_of(strategies), "ms");
+  int style = 0;
   for (const json& s : strategies) {
     const auto ms = number_in(s, "ms");
-    const auto base = fp32 == strategies.end() ? std::nullopt : number_in(*fp32, "ms");
-    table.row({html::escaped(name_of(s)), figure(s, "test_accuracy", 0.01, 2),
+    table.row({html::series(name_of(s), style++), figure(s, "test_accuracy", 0.01, 2),
                figure(s, "ms", 1, 2), ms && base && *ms > 0 ? fixed(*base / *ms, 2) + "x" : "-",
-               figure(s, "peak_bytes", 1 << 20, 2), figure(s, "parameter_ratio", 1, 2, "x"),
+               fixed(peak_of(s), 2), figure(s, "parameter_ratio", 1, 2, "x"),
                figure(s, "skipped_steps", 1, 0), figure(s, "final_loss", 1, 4)});
   }
   return table.text();
 }
 
 /// The bytes of each use at the moment of the highest total.
-std::string memory_drawing(const json& strategies) {
-  svg::Bars bars{
-      .title = "bytes at the peak, by use", .unit = "MiB", .parts = {}, .labels = {}, .bars = {}};
-  for (const json& s : strategies)
-    for (const auto& [use, bytes] : object_in(s, "at_peak").items())
-      if (bytes.is_number() && bytes.get<double>() > 0 &&
-          std::ranges::find(bars.parts, use) == bars.parts.end() && bars.parts.size() < 26)
-        bars.parts.push_back(use);
-  if (bars.parts.empty()) return "";
-  for (std::size_t i = 0; i < bars.parts.size(); ++i)
-    bars.labels.push_back(std::string(1, char('A' + i)));
+std::vector<svg::Picture> memory_drawing(const json& strategies) {
+  svg::Bars bars{.title = {}, .unit = "MiB", .parts = {}, .labels = {}, .bars = {}};
+  for (const MemoryPart& part : memory_parts())
+    bars.parts.push_back(part.name), bars.labels.push_back(part.label);
+  const json* least = &strategies.front();
   for (const json& s : strategies) {
-    svg::Bar bar{name_of(s), {}};
-    for (const std::string& use : bars.parts)
-      bar.parts.push_back(number_in(object_in(s, "at_peak"), use.c_str()).value_or(0) / (1 << 20));
-    bars.bars.push_back(std::move(bar));
+    bars.bars.push_back({name_of(s), memory_of(s)});
+    if (peak_of(s) < peak_of(*least)) least = &s;
   }
-  for (std::string& use : bars.parts) use = html::shortened(use, most_letters);
-  return svg::draw(bars);
+  const double base = peak_of(base_of(strategies));
+  if (base == 0) return {};
+  bars.title = name_of(*least) +
+               " needs the least memory at the peak: " + fixed(peak_of(*least), 1) + " MiB, " +
+               fixed(100 * peak_of(*least) / base, 0) + " % of " + name_of(base_of(strategies)) +
+               "'s";
+  return {bars};
 }
 
-/// Rows [last step, mean loss] of each strategy.
-std::string loss_drawing(const json& strategies) {
-  svg::Plot plot{.title = "training loss"};
-  plot.x.label = "step", plot.y = {.label = "loss", .logarithmic = true};
-  bool any = false;
-  for (const json& s : strategies) {
-    svg::Curve curve{.name = name_of(s), .points = {}, .style = int(plot.curves.size())};
+/// The smoothed losses of each strategy in percent of the base's, and their largest at the end.
+std::vector<svg::Picture> loss_drawing(const json& strategies) {
+  constexpr int reach = 5;
+  const json& base = base_of(strategies);
+  const auto smooth = [](const json& s) {
+    std::vector<svg::Point> all, means;
     for (const json& point : array_in(s, "losses"))
       if (point.is_array() && point.size() == 2 && point[0].is_number() && point[1].is_number())
-        curve.points.push_back({point[0].get<double>(), point[1].get<double>()});
-    any = any || !curve.points.empty();
+        all.push_back({point[0].get<double>(), point[1].get<double>()});
+    for (int i = 0; i < int(all.size()); ++i) {
+      const int own = std::min({reach, i, int(all.size()) - 1 - i});
+      means.push_back({all[std::size_t(i)].x, 0});
+      for (int k = i - own; k <= i + own; ++k)
+        means.back().y += all[std::size_t(k)].y / (2 * own + 1);
+    }
+    return means;
+  };
+  svg::Plot plot{.title = {}};
+  plot.x.label = "step", plot.y.label = "percent";
+  plot.rules.push_back({"no difference", 0});
+  const std::vector<svg::Point> theirs = smooth(base);
+  double largest = 0;
+  int style = 0;
+  for (const json& s : strategies) {
+    svg::Curve curve{.name = name_of(s), .points = smooth(s), .style = style++, .shapes = true};
+    if (&s == &base || curve.points.empty() || curve.points.size() != theirs.size()) continue;
+    for (std::size_t i = 0; i < theirs.size(); ++i)
+      curve.points[i].y = 100 * (curve.points[i].y / theirs[i].y - 1);
+    const std::size_t from = theirs.size() - theirs.size() / 10 - 1;
+    for (std::size_t i = from; i < theirs.size(); ++i)
+      largest = std::max(largest, std::abs(curve.points[i].y));
     plot.curves.push_back(std::move(curve));
   }
-  return any ? svg::draw(plot) : "";
+  if (plot.curves.empty()) return {};
+  plot.title = "Training loss against " + name_of(base) + ": in the last tenth at most " +
+               number(largest, 2) + " % apart";
+  return {plot};
 }
 
 std::string cast_text(const json& cast) {
-  std::string text = html::escaped(html::shortened(text_in(cast, "runs_in"), most_letters));
+  std::string text = html::brief(text_in(cast, "runs_in"), most_letters);
   const auto count = [&](const char* key) { return count_in(cast, key).value_or(0); };
   if (const int64_t casts = count("casts"); casts > 0) {
     const int64_t found = count("cache_hits");
@@ -237,14 +301,15 @@ bool is_strategy_list(const json& document) {
 }
 
 std::string strategy_sections(const json& strategies) {
-  return setting(strategies.front()) +
-         section("Figures",
-                 figure_table(strategies) +
-                     html::paragraph("Parameters at rest: bytes of parameters, masters, remainders "
-                                     "and compensation, over those of f32 parameters. ms per step: "
-                                     "the median.")) +
-         section("Memory and losses",
-                 html::figures({memory_drawing(strategies), loss_drawing(strategies)})) +
+  std::vector<svg::Picture> pictures = memory_drawing(strategies);
+  std::ranges::move(loss_drawing(strategies), std::back_inserter(pictures));
+  return setting(strategies.front()) + figure_table(strategies) + html::figures(pictures) +
+         html::paragraph(
+             "Peak: the bytes at the moment of their highest total, without the data set. "
+             "Parameters at rest: bytes of parameters, masters, remainders and compensation, over "
+             "those of f32 parameters. ms per step: the median. Losses are averaged over a tenth "
+             "of "
+             "the steps.") +
          section("Casts of the first step",
                  html::paragraph("The dtype each operation of an autocast region ran in, how many "
                                  "of its inputs were cast, and how many of these casts came from "

@@ -1,4 +1,5 @@
-// A whole page: what is around it and how it looks. No scripts, and nothing that is fetched.
+// A whole page: what is around it and how it looks. It fetches nothing, and is complete without its
+// script.
 #pragma once
 
 #include <string>
@@ -7,12 +8,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/lab/draw.h>
+
 namespace halftone::lab::html {
 
 /// <p>; the text is plain.
 std::string paragraph(std::string_view text);
-/// Returns drawings side by side as far as there is room.
-std::string figures(const std::vector<std::string>& drawings);
+/// Returns a name with its mark in figures; the script highlights it there after a click.
+std::string series(std::string_view name, int style);
+/// Returns pictures side by side as far as there is room; "" for none.
+std::string figures(const std::vector<svg::Picture>& pictures);
 /// The page; the title is plain, the body markup. It follows the reader's light or dark scheme,
 /// fits narrow windows, and can be printed.
 std::string document(std::string_view title, std::string_view body);

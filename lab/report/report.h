@@ -1,5 +1,5 @@
-// halftone-lab report: shows runs on disk as one page of HTML, which has no scripts and loads
-// nothing. docs/report.md describes the page.
+// halftone-lab report and figure: runs on disk as one page of HTML, and each figure of the page as
+// a file. docs/report.md describes both.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include <halftone/core/formats/survey.h>
 #include <halftone/lab/draw.h>
+#include <halftone/lab/gate.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/run_folder.h>
 #include <halftone/amp/probe.h>
@@ -33,12 +35,23 @@ struct ReportOptions {
 /// Returns the page. Throws FormatError for paths of another kind and for invalid JSON, and
 /// UsageError for a reference that no run has. Skips broken lines; the page lists them.
 std::string report(const ReportOptions& options);
-
 /// Writes the page to `output`. Returns the exit code.
 int run_report(const ReportOptions& options);
 
-// The data of the report's panels: runs in groups (one policy under one setting, several seeds),
-// with the surveys of each group added up.
+struct FigureOptions {
+  std::string name;      // of figures()
+  ReportOptions runs{};  // output: x.svg, x.pdf or x.csv
+  double millimetres = 160;
+  bool dark = false;
+};
+/// Returns the figure as the output's ending says. Throws UsageError for other endings and names,
+/// and for a figure without data.
+std::string figure(const FigureOptions& options);
+/// Writes the figure, and next to a drawing its data as CSV. Returns the exit code.
+int run_figure(const FigureOptions& options);
+
+// The data: runs in groups (one policy under one setting, several seeds), with the surveys of each
+// group added up.
 
 /// One training.
 struct ReportRun {
@@ -66,7 +79,8 @@ struct ReportGroup {
   SweepCell cell{};      // without values if no sweep trained the runs
   std::vector<ReportRun> runs{};
   std::vector<RecordedSite> resolved{};
-  std::vector<std::string> sites{};  // in the order of computation
+  std::vector<RecordedSwitch> switches{};  // of the first run
+  std::vector<std::string> sites{};        // in the order of computation
   std::map<std::pair<std::string, policy::Role>, ReportTensor> tensors{};
   std::map<int64_t, policy::UpdateSums> updates{};  // by step, for weights as stored
   policy::UpdateSums stored{}, seen{};
@@ -81,7 +95,14 @@ struct ReportGroup {
                                      const std::string& name) const;
   /// Returns value(run) - value(run of the same seed in `base`), divided by the latter's magnitude.
   std::vector<double> paired(const ReportGroup& base, const std::string& name) const;
+  /// Returns the MiB of each of memory_parts() at the moment of the highest total, in the first
+  /// run; empty if it did not record them.
+  std::vector<double> memory() const;
+  /// Returns the mean bits of weights, inputs and gradients of products; NaN: not recorded.
+  std::array<double, 3> bits() const;
 };
+
+using Groups = std::vector<const ReportGroup*>;
 
 struct ReportData {
   std::vector<ReportGroup> groups{};
@@ -90,55 +111,52 @@ struct ReportData {
 
   /// Returns the groups of each workload, with those of other programs in each. Differences are
   /// taken from the first group.
-  std::vector<std::vector<const ReportGroup*>> by_workload() const;
-  /// Returns the groups for which `has` is true.
-  template <class Has> std::vector<const ReportGroup*> that(Has has) const {
-    std::vector<const ReportGroup*> result;
-    for (const ReportGroup& group : groups)
-      if (has(group)) result.push_back(&group);
-    return result;
-  }
+  std::vector<Groups> by_workload() const;
 };
 
 /// Reads all paths. Throws what report() throws.
 ReportData read_report_data(const ReportOptions& options);
 
-/// Returns a Survey with only sums, for its derived statistics such as the underflow share.
-Survey survey_of(const SurveySums& sums);
+// The figures, in report_figures.cpp: a list of pictures each, empty without data.
 
-// The panels of the report, a function each, and what they share. Every text from a file goes
-// through html::escaped (or a function that does it).
+using Pictures = std::vector<svg::Picture>;
+struct Figure {
+  std::string_view name;
+  Pictures (*pictures)(const Groups& of_one_workload);
+};
+std::span<const Figure> figures();
+/// Returns the pictures of a figure for all workloads.
+Pictures pictures_named(std::string_view name, const ReportData& data);
+/// The rounded tensors of one role under one policy.
+struct RoleErrors {
+  std::size_t tensors = 0, below = 0;  // all; gradients whose norm over noise is below √3
+  /// Sums over tensors, where the errors of each are divided by its sum of x^2.
+  double whole = 0;
+  ErrorParts parts{};
+  double least = HUGE_VAL;  // norm over noise
+  policy::WeightFlips flips{};
 
-using html::figures;
-using html::paragraph;
+  /// Returns the root of the mean squared relative error.
+  double size() const { return std::sqrt(whole / double(tensors)); }
+  void add(policy::Role role, const ReportTensor& tensor);
+};
+// The tables, in report_tables.cpp. Every text from a file goes through html::escaped (or a
+// function that does it).
 
-std::string summary_panel(const ReportData& data);
-std::string loss_panel(const ReportData& data);
-std::string memory_panel(const ReportData& data);
-std::string resolved_panel(const ReportData& data);
-std::string site_panel(const ReportData& data);
-std::string error_panel(const ReportData& data);
-std::string step_panel(const ReportData& data);
-std::string histogram_panel(const ReportData& data);
-std::string update_panel(const ReportData& data);
-std::string scale_panel(const ReportData& data);
-std::string comparison_panel(const ReportData& data);
-std::string strategy_panel(const ReportData& data);
-std::string search_panel(const ReportData& data);
-std::string definition_panel(const ReportData& data);
+/// Returns what the runs say, in sentences: each policy against the first, and where it errs most.
+std::string verdicts(const ReportData& data);
+std::string policy_table(const ReportData& data);
+std::string fact_tables(const ReportData& data);
+std::string format_table(const ReportData& data);
+std::string error_table(const ReportData& data);
+std::string update_table(const ReportData& data);
+std::string comparison_tables(const ReportData& data);
+std::string search_tables(const ReportData& data);
+std::string definitions(const ReportData& data);
 
-/// Returns the figures under the table of one workload's groups: differences from the first group
-/// with intervals, and losses over bits.
-std::string choice_figures(const std::vector<const ReportGroup*>& groups);
-
-/// Returns a note for missing data, with the command that creates it.
-std::string absent(std::string_view what, std::string_view command);
-/// Returns the name of a number as a link to its definition in `definition_panel`.
-std::string defined(std::string_view shown, std::string_view anchor);
-/// Returns Student's 95 % interval as "+0.4 % ± 0.1 %"; "" without numbers, no interval for one.
-std::string interval_text(const std::vector<double>& differences);
-/// Writes runs of numbers in site names as ranges: "h.{0-3}.mlp" for "h.0.mlp" to "h.3.mlp".
-std::string folded(const std::vector<std::string>& names);
+/// Returns "e2m1/1x16" for "e2m1, blocks of 1x16 with e4m3 scales ...", "e4m3/tensor" for a scale
+/// of the tensor.
+std::string short_format(const std::string& described);
 /// Returns the length of the number that begins here and is enclosed by '.' or '/'; 0 if none does.
 std::size_t number_at(std::string_view name, std::size_t at);
 /// Replaces each number between '.' and '/' in the name by "#".

@@ -110,7 +110,8 @@ TEST_CASE("the flags that each command has") {
       {"search", and_also(ranking, {"--bits", "--budget", "--gate", "--objective", "--out",
                                     "--seeds", "--steps"})},
       {"report", {"--output", "--reference"}},
-      {"table", {"--csv", "--jsonl", "--output", "--where"}},
+      {"figure", {"--dark", "--output", "--reference", "--width"}},
+      {"table", {"--csv", "--jsonl", "--output", "--statistic", "--top"}},
       {"experiment", {"--json", "--long"}}};
   for (const Command& command : lab::commands()) {
     CAPTURE(command.name);

@@ -402,15 +402,6 @@ TEST_CASE("lines that were skipped are noted, of every run that has some") {
   CHECK(contains(data.notes[1], "run-1/probe.jsonl: 2 lines were skipped"));
 }
 
-TEST_CASE("sums alone have the statistics of a survey") {
-  SurveySums sums;
-  sums.count = 10, sums.zeros = 2, sums.to_zero = 4, sums.saturated = 1;
-  const Survey survey = lab::survey_of(sums);
-  CHECK(survey.underflow() == 0.5);
-  CHECK(survey.saturation() == 0.1);
-  CHECK(std::isnan(survey.sqnr()));
-}
-
 }  // namespace
 }  // namespace halftone::test::report_data_test
 
@@ -476,176 +467,202 @@ std::string cell(const HtmlTable& table, std::size_t row, const std::string& hea
   return table.at(row).at(std::size_t(at - table[0].begin()));
 }
 
-TEST_CASE("summary: means, ranges, pairs by seed, medians and sums") {
+/// The one picture of a figure.
+template <class Kind> Kind picture_of(const char* name, const ReportData& data) {
+  const auto pictures = lab::pictures_named(name, data);
+  REQUIRE(pictures.size() == 1);
+  REQUIRE(std::holds_alternative<Kind>(pictures[0]));
+  return std::get<Kind>(pictures[0]);
+}
+
+TEST_CASE("policies: means, intervals, pairs by seed, medians and sums") {
   ReportData data;
   data.groups.push_back(group_of("base", {run_of(0, 2, 5), run_of(1, 4, 1), run_of(2, 6, 3)}));
   data.groups.push_back(group_of("other", {run_of(2, 9, 8), run_of(0, 3, 2)}, 1));
   data.groups[0].runs[0].summary.numbers["skipped_steps"] = 3;
   data.groups[0].runs[2].summary.numbers["skipped_steps"] = 4;
-  data.groups[1].runs[0].summary.bytes_at_peak = {{"parameter", 1 << 20}, {"activation", 3 << 20}};
-  data.groups[1].runs[0].summary.texts["policy_hash"] = "abcd";
-  const auto tables = tables_of(lab::summary_panel(data));
+  data.groups[1].runs[0].summary.bytes_at_peak = {
+      {"parameter", 1 << 20}, {"activation", 3 << 20}, {"input", 50 << 20}};
+  const auto tables = tables_of(lab::policy_table(data));
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 3);
   CHECK(table[1][0] == "base");
-  CHECK(cell(table, 1, "seeds") == "0, 1, 2");
-  CHECK(cell(table, 1, "final loss") == "4");
-  CHECK(cell(table, 1, "least to largest") == "2 to 6");
+  CHECK(cell(table, 1, "loss") == "4 ± 25");  // of seeds 0 and 2, which both have
   CHECK(cell(table, 1, "against base") == "");
-  CHECK(cell(table, 1, "ms per step") == "3");
+  CHECK(cell(table, 1, "ms/step") == "3.00");
   CHECK(cell(table, 1, "skipped") == "7");
-  CHECK(cell(table, 1, "peak MiB") == "-");
-  CHECK(cell(table, 2, "final loss") == "6");
+  CHECK(cell(table, 1, "MiB") == "-");
+  CHECK(cell(table, 2, "loss") == "6 ± 38");
   // Both pairs differ by a half of the base's loss: no spread.
   CHECK(cell(table, 2, "against base") == "+50 ± 0 %");
-  CHECK(cell(table, 2, "skipped") == "-");
-  CHECK(cell(table, 2, "peak MiB") == "4");
-  CHECK(cell(table, 2, "hash of the policy") == "abcd");
+  CHECK(cell(table, 2, "skipped") == "0");
+  CHECK(cell(table, 2, "MiB") == "4.00");  // without the data set
 }
 
-TEST_CASE("summary: a group without losses has dashes, and each workload has a table") {
+TEST_CASE("bits: one number if they are equal, three otherwise, each at its policy") {
+  ReportData data = data_of({"a", "b"});
+  const auto set = [&](std::size_t group, double w, double x, double g) {
+    auto& numbers = data.groups[group].runs[0].summary.numbers;
+    numbers["operands.weight_bits"] = w, numbers["operands.input_bits"] = x;
+    numbers["operands.grad_output_bits"] = g;
+  };
+  set(0, 16, 16, 16), set(1, 7.1459, 7.4926, 4.41);
+  const HtmlTable table = tables_of(lab::policy_table(data)).at(0);
+  CHECK(cell(table, 1, "bits") == "16");
+  CHECK(cell(table, 2, "bits") == "7.1, 7.5, 4.4");
+  const auto facts = tables_of(lab::fact_tables(data));
+  const auto row = std::ranges::find(facts.at(0), "operands.weight_bits",
+                                     [](const Cells& cells) { return cells[0]; });
+  REQUIRE(row != facts[0].end());
+  CHECK(*row == Cells{"operands.weight_bits", "16", "7.1459"});  // a column a policy
+}
+
+TEST_CASE("policies: a group without losses has dashes, and each workload has a table") {
   ReportData data;
   data.groups.push_back(group_of("a", {ReportRun{.folder = "x", .seed = {}}}));
   data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
   data.groups[1].workload = "v";
-  const auto tables = tables_of(lab::summary_panel(data));
+  const auto tables = tables_of(lab::policy_table(data));
   REQUIRE(tables.size() == 2);
-  CHECK(cell(tables[0], 1, "final loss") == "-");
-  CHECK(cell(tables[0], 1, "ms per step") == "-");
-  CHECK(cell(tables[1], 1, "least to largest") == "-");  // of one run
+  CHECK(cell(tables[0], 1, "loss") == "-");
+  CHECK(cell(tables[0], 1, "ms/step") == "-");
+  CHECK(cell(tables[1], 1, "loss") == "1");  // of one run
 }
 
-TEST_CASE("summary: the cells of a sweep are a curve over each axis of numbers") {
+TEST_CASE("axes: the cells of a sweep are a curve over each axis of numbers") {
   ReportData data;
   const auto both = [](const char* rate, const char* kind) {
-    return std::map<std::string, std::string>{{"a.lr", rate}, {"kind", kind}};
+    return std::map<std::string, std::string>{{"lr", rate}, {"kind", kind}};
   };
   data.groups.push_back(cell_of(both("-1e-3", "x"), {run_of(0, 3), run_of(1, 4)}));
   data.groups.push_back(cell_of(both("2", "x"), {run_of(0, 5), run_of(1, 6)}, 1));
   data.groups.push_back(cell_of(both("2", "y"), {run_of(0, 7)}, 2));  // no second value
   data.groups.push_back(group_of("amp-bf16", {run_of(0, 8)}, 3));
-  const std::string panel = lab::summary_panel(data);
-  CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
-  CHECK(contains(panel, "final loss over lr"));
-  CHECK_FALSE(contains(panel, "final loss over kind"));     // not numbers
-  CHECK(contains(panel, "<title>p, kind=x, -0.001: 3.5"));  // means of two seeds
-  CHECK(contains(panel, "<title>p, kind=x, 2: 5.5"));
-  CHECK_FALSE(contains(panel, "<title>p, kind=y"));  // one value is not a curve
+  const auto plot = picture_of<lab::svg::Plot>("axes", data);  // none for what is not a number
+  CHECK(plot.title == "Final loss over lr");
+  REQUIRE(plot.curves.size() == 1);  // one value is not a curve
+  CHECK(plot.curves[0].name == "p, kind=x");
+  REQUIRE(plot.curves[0].points.size() == 2);
+  CHECK(plot.curves[0].points[0].y == 3.5);  // means of two seeds
+  CHECK(plot.curves[0].points[1].y == 5.5);
+  CHECK(plot.curves[0].points[1].high == doctest::Approx(5.5 + 12.706 * 0.5));
 }
 
-TEST_CASE("summary: figures name a sweep's cells by what differs") {
-  const auto data_of = [](const char* first, const char* second) {
-    ReportData data;
-    for (const char* w : {"int3", "int4"})
-      for (const char* x : {"int3", "int4"})
-        data.groups.push_back(cell_of({{first, w}, {second, x}, {"quantizers.scale.history", "16"}},
-                                      {run_of(0, 1)}, int(data.groups.size())));
-    return data;
-  };
-  ReportData data = data_of("q.w.format", "q.x.format");
-  const std::string panel = lab::summary_panel(data);
-  CHECK(contains(panel, "final loss against w.format=int3, x.format=int3"));
-  CHECK(contains(panel, ">w.format=int4, x.format=int3</text>"));
-  data.groups.resize(2);  // only one axis differs
-  CHECK(contains(lab::summary_panel(data), "final loss against format=int3"));
-  // Tied fields, and an entry of a list.
-  CHECK(contains(lab::summary_panel(data_of("w+x", "scale.block.1")),
-                 "final loss against block.1=int3, w+x=int3"));
+TEST_CASE("pareto: intervals, and a front only over decided differences") {
+  ReportData data;
+  data.groups.push_back(group_of("long", {run_of(0, 1), run_of(1, 1.1), run_of(2, 0.9)}));
+  data.groups.push_back(group_of("short", {run_of(0, 2), run_of(1, 2.1), run_of(2, 1.9)}, 1));
+  data.groups.push_back(group_of("middle", {run_of(0, 1.9), run_of(1, 2.5), run_of(2, 1.2)}, 2));
+  for (std::size_t g = 0; g < 3; ++g)
+    for (ReportRun& run : data.groups[g].runs)
+      for (const char* role : {"weight", "input", "grad_output"})
+        run.summary.numbers["operands." + std::string(role) + "_bits"] =
+            g == 0 ? 16 : 4.0 * double(g);
+  const auto plot = picture_of<lab::svg::Plot>("pareto", data);
+  REQUIRE(plot.curves.size() == 4);
+  CHECK(plot.curves[0].points[0].low < 1);
+  const auto& front = plot.curves[3].points;
+  REQUIRE(front.size() == 2);  // "middle" is not decided to be better than "short"
+  CHECK(front[0].x == 4);
+  CHECK(front[1].x == 16);
 }
 
-TEST_CASE("losses: differences are of means over a twentieth of the steps") {
+TEST_CASE("differences are of means over a twentieth of the steps") {
   ReportData data = data_of({"a", "b"});
-  for (int step = 0; step < 80; ++step) {  // pieces of one step, two on each side
+  for (int step = 0; step < 80; ++step) {  // two on each side
     data.groups[0].runs[0].losses.push_back({double(step), 2});
     data.groups[1].runs[0].losses.push_back({double(step), step == 40 ? 12.0 : 2.0});
   }
-  const std::string panel = lab::loss_panel(data);
-  CHECK(contains(panel, "<title>b, 36: 0</title>"));
-  CHECK(contains(panel, "<title>b, 40: 100</title>"));  // (12 + 4 * 2) / (5 * 2)
+  const auto points = picture_of<lab::svg::Plot>("differences", data).curves.at(0).points;
+  CHECK(points.at(36).y == 0);
+  CHECK(points.at(40).y == 100);  // (12 + 4 * 2) / (5 * 2)
 }
 
-TEST_CASE("memory: MiB by use in the ledger's order, their sum, and what is there at rest") {
+TEST_CASE("a spike and the first steps do not set the axis of losses") {
   ReportData data = data_of({"a"});
-  data.groups[0].runs[0].summary.bytes_at_peak = {{"odd", 1 << 20},
-                                                  {"activation", 4 << 20},
-                                                  {"parameter", 2 << 20},
-                                                  {"gradient", 0},
-                                                  {"compensation", 1 << 19}};
-  const auto tables = tables_of(lab::memory_panel(data));
-  REQUIRE(tables.size() == 1);
-  const HtmlTable& table = tables[0];
-  REQUIRE(table[0].size() == 1 + 4 + 2);  // no column for a use without bytes
-  CHECK(table[0][1] == "A parameter");
-  CHECK(table[0][4] == "D odd");  // unknown uses come last
-  CHECK(cell(table, 1, "A parameter") == "2.000");
-  CHECK(cell(table, 1, "sum, MiB") == "7.500");
-  CHECK(cell(table, 1, "at rest, MiB") == "2.500");
+  for (int step = 0; step < 100; ++step)
+    data.groups[0].runs[0].losses.push_back(
+        {double(step), step == 9 ? 1e6 : 2 + 3 * std::exp(-step / 5.0)});
+  const auto plot = picture_of<lab::svg::Plot>("losses", data);
+  CHECK(plot.y.high < 3);
+  CHECK(plot.y.low < 2);
 }
 
-TEST_CASE(
-    "resolved: sites that get the same are folded, what the first policy does otherwise is "
-    "marked") {
+TEST_CASE("memory: MiB by part, without the data set") {
+  ReportData data = data_of({"a"});
+  data.groups[0].runs[0].summary.bytes_at_peak = {
+      {"input", 54 << 20}, {"activation", 4 << 20},    {"parameter", 2 << 20},
+      {"gradient", 0},     {"master_weight", 1 << 20}, {"compensation", 1 << 19}};
+  const auto bars = picture_of<lab::svg::Bars>("memory", data);
+  REQUIRE(bars.bars.size() == 1);
+  CHECK(bars.bars[0].parts == std::vector<double>{2, 1.5, 0, 0, 0, 4, 0});
+  CHECK(bars.parts[1] == "masters");
+}
+
+TEST_CASE("formats: sites that get the same share a line, what differs is marked") {
   ReportData data = data_of({"a", "b"});
+  const std::string blocks = "e2m1, blocks of 1x16 with e4m3 scales";
   for (const char* site : {"h.0/linear.0", "h.1/linear.0", "h.2/linear.0"}) {
     data.groups[0].resolved.push_back({site, "bf16", {{"input", "e4m3"}, {"weight", "e4m3"}}});
-    data.groups[1].resolved.push_back({site,
-                                       std::string(site).starts_with("h.2") ? "f32" : "bf16",
-                                       {{"input", "e4m3"}, {"weight", "e4m3"}}});
+    data.groups[1].resolved.push_back(
+        {site,
+         std::string(site).starts_with("h.2") ? "f32" : "bf16",
+         {{"input", "e4m3"}, {"input.backward", "e4m3"}, {"weight", blocks}}});
   }
   data.groups[1].resolved.push_back({"head", "f32", {}});
-  const auto tables = tables_of(lab::resolved_panel(data));
+  const auto tables = tables_of(lab::format_table(data));
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 4);
-  CHECK(table[1] == Cells{"h.{0-1}/linear.0 (2)", "bf16, A", "bf16, A"});
+  CHECK(table[1] ==
+        Cells{"h.0/linear.0 (2 like this)", "bf16all e4m3", "≠ bf16input e4m3weight e2m1/1x16"});
   CHECK(table[2][0] == "h.2/linear.0");
-  CHECK(table[2][2] == "≠ f32, A");
-  CHECK(contains(lab::resolved_panel(data), "<dt>A</dt><dd>input, weight <b>1</b></dd>"));
-  CHECK(contains(lab::resolved_panel(data), "<dt>1</dt><dd>e4m3</dd>"));
+  CHECK(table[2][2] == "≠ f32input e4m3weight e2m1/1x16");
+  CHECK(contains(lab::format_table(data),
+                 "title=\"input: e4m3; input.backward: e4m3; weight: " + blocks));
   CHECK(table[3] == Cells{"head", "not there", "≠ f32"});
 }
 
-TEST_CASE("sites: a map of each statistic, roles as columns, an empty cell where nothing rounds") {
+TEST_CASE("sites: a map of each statistic; sites and roles with nothing to say are left out") {
   ReportData data = data_of({"a"});
   ReportGroup& group = data.groups[0];
   group.sites = {"s", "r"};
   group.tensors[{"s", Role::input}] = tensor_of(1000, 250, 10, "e4m3");
   group.tensors[{"s", Role::weight}] = tensor_of(1000, 0, 0, "e4m3");
   group.tensors[{"r", Role::input}] = tensor_of(64, 0, 0, "");
-  const auto tables = tables_of(lab::site_panel(data));
-  REQUIRE(tables.size() == 4);
-  const HtmlTable& underflow = tables[0];
-  CHECK(underflow == HtmlTable{{"", "input", "weight"}, {"s", "25.0", "0"}});
-  CHECK(tables[1] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}});         // saturation
-  CHECK(tables[2] == HtmlTable{{"", "input", "weight"}, {"s", "20.0", "exact"}});  // SQNR
+  using lab::svg::Map;
+  const auto text = [](const Map& map) {
+    std::string all;
+    for (const auto& column : map.columns) all += column.first + " " + column.second + ";";
+    for (const auto& [name, cells] : map.rows) {
+      all += " " + name;
+      for (const lab::svg::Cell& c : cells) all += "," + c.text;
+    }
+    return all;
+  };
+  CHECK(text(picture_of<Map>("underflow", data)) == "a input; s,25.0");
+  CHECK(lab::pictures_named("saturation", data).empty());
+  CHECK(text(picture_of<Map>("sqnr", data)) == "a input;a weight; s,20,exact");
   // log2 of the root mean square: of all tensors, here 0.
-  CHECK(tables[3] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}, {"r", "0", ""}});
+  CHECK(text(picture_of<Map>("rms", data)) == "a input;a weight; s,0,0 r,0,");
+  CHECK(lab::pictures_named("sites", data).size() == 3);
 }
 
-TEST_CASE("steps: the role that loses most, a column for each step, at most sixteen") {
+TEST_CASE("steps: the share that becomes 0 in each step, of the tensor that loses most first") {
   ReportData data = data_of({"a"});
   ReportGroup& group = data.groups[0];
-  group.sites = {"s"};
   group.tensors[{"s", Role::input}] = tensor_of(100, 1, 1, "e4m3");
   lab::ReportTensor worst = tensor_of(100, 50, 1, "e4m3");
   worst.by_step.clear();
-  for (int step = 0; step < 40; ++step) {
-    worst.by_step[step].count = 200;
-    worst.by_step[step].to_zero = step;
-  }
+  for (int step = 0; step < 40; ++step)
+    worst.by_step[step].count = 200, worst.by_step[step].to_zero = step;
   group.tensors[{"s", Role::grad_output}] = worst;
-  const auto tables = tables_of(lab::step_panel(data));
-  REQUIRE(tables.size() == 1);
-  REQUIRE(tables[0].size() == 2);
-  const std::size_t columns = tables[0][0].size() - 1;
-  CHECK(columns == 14);  // every third of 40
-  for (std::size_t i = 1; i <= columns; ++i) {
-    const int step = std::stoi(tables[0][0][i]);
-    CHECK(step == 3 * (int(i) - 1));
-    if (step > 0)
-      CHECK(std::stod(tables[0][1][i]) == doctest::Approx(100.0 * step / 200).epsilon(0.02));
-  }
+  const auto plot = picture_of<lab::svg::Plot>("steps", data);
+  REQUIRE(plot.curves.size() == 2);
+  CHECK(plot.curves[0].name == "s grad_output");
+  REQUIRE(plot.curves[0].points.size() == 40);
+  for (const lab::svg::Point& p : plot.curves[0].points) CHECK(p.y == doctest::Approx(p.x / 2));
 }
 
 TEST_CASE("updates: shares, descent and ratio by their sums") {
@@ -654,7 +671,7 @@ TEST_CASE("updates: shares, descent and ratio by their sums") {
   group.stored = {.count = 80, .lost = 20, .du = 3, .uu = 4, .ww = 400};
   group.seen = {.count = 80, .lost = 60, .du = 1, .uu = 4, .ww = 400};
   group.updates[0] = group.stored;
-  const auto tables = tables_of(lab::update_panel(data));
+  const auto tables = tables_of(lab::update_table(data));
   REQUIRE(tables.size() == 1);
   CHECK(tables[0].at(1) == Cells{"a", "25", "75", "0.75", "0.25", "0.1"});
 }
@@ -665,22 +682,26 @@ TEST_CASE("exponents: the worst tensor first, once under the policy where it is 
   data.groups[1].tensors[{"s", Role::input}] = tensor_of(100, 30, 1, "e4m3");
   data.groups[0].tensors[{"r", Role::input}] = tensor_of(100, 20, 1, "e4m3");
   data.groups[0].tensors[{"q", Role::weight}] = tensor_of(100, 0, 0, "");
-  const auto tables = tables_of(lab::histogram_panel(data));
-  REQUIRE(tables.size() == 1);
-  const HtmlTable& table = tables[0];
-  REQUIRE(table.size() == 4);
-  CHECK(Cells(table[1].begin(), table[1].begin() + 4) == Cells{"s", "input", "b", "30"});
-  CHECK(Cells(table[2].begin(), table[2].begin() + 4) == Cells{"r", "input", "a", "20"});
-  CHECK(Cells(table[3].begin(), table[3].begin() + 4) == Cells{"q", "weight", "a", "-"});
-  const std::string panel = lab::histogram_panel(data);
-  CHECK_FALSE(contains(panel, ">e2m1</text>"));
-  data.groups[0].tensors[{"s", Role::input}].quantizer = "e2m1, blocks of 1x32";
-  data.groups[0].tensors[{"s", Role::input}].survey.sums.to_zero = 90;
-  CHECK(contains(lab::histogram_panel(data), ">e2m1</text>"));  // the tensor's own format
-  // All numbers are in [1, 2): the scale lifts them above the smallest number of the format, as far
-  // as the largest number allows.
-  CHECK(cell(table, 1, "scale for f16") == "2^-25");  // the least without losses
-  CHECK(cell(table, 1, "scale for e4m3") == "2^-10");
+  const auto plots = [&] {
+    std::vector<lab::svg::Plot> all;
+    for (const auto& picture : lab::pictures_named("exponents", data))
+      all.push_back(std::get<lab::svg::Plot>(picture));
+    return all;
+  };
+  const auto before = plots();
+  REQUIRE(before.size() == 3);
+  CHECK(before[0].title == "s input, b: 30 % become 0");
+  CHECK(before[1].title == "r input, a: 20 % become 0");
+  CHECK(before[2].title == "q weight, a");
+  CHECK(before[0].ranges.back().low == -6);  // e4m3 without a scale
+  // With a scale a block, the largest number of a block is e2m1's largest.
+  lab::ReportTensor& tensor = data.groups[0].tensors[{"s", Role::input}];
+  tensor.quantizer = "e2m1, blocks of 1x32";
+  tensor.survey.sums.to_zero = 90, tensor.survey.sums.largest = 0.75;
+  const lab::svg::Range own = plots()[0].ranges.back();
+  CHECK(own.name == "e2m1, scaled");
+  CHECK(own.high == doctest::Approx(std::log2(0.75)));
+  CHECK(own.high - own.low == doctest::Approx(std::log2(6)));
 }
 
 TEST_CASE("searches: candidates by error, what was chosen or refused, missing numbers as dashes") {
@@ -693,11 +714,11 @@ TEST_CASE("searches: candidates by error, what was chosen or refused, missing nu
       "frontier": [{"bytes": 1048576, "error": 0.5}], "base": {"bytes": 3145728, "error": 0}})");
   ReportData data;
   data.searches.push_back(path);
-  const auto tables = tables_of(lab::search_panel(data));
+  const auto tables = tables_of(lab::search_tables(data));
   REQUIRE(tables.size() == 1);
   REQUIRE(tables[0].size() == 4);
-  CHECK(tables[0][1] == Cells{"near", "0.125", "-", "-", "3", "2", "-", "chosen"});
-  CHECK(tables[0][2] == Cells{"far", "0.5", "0.25", "-", "-", "1", "24", ""});
+  CHECK(tables[0][1] == Cells{"near", "0.125", "-", "-", "3", "-", "2", "chosen"});
+  CHECK(tables[0][2] == Cells{"far", "0.5", "0.25", "-", "-", "24", "1", "-"});
   CHECK(tables[0][3] == Cells{"none", "-", "-", "-", "-", "-", "-", "no kernel"});
 }
 
@@ -710,11 +731,11 @@ TEST_CASE("searches among a menu's formats: a row for each budget") {
       {"budget": null, "bits": 4.5, "file": null}]})");
   ReportData data;
   data.searches.push_back(path);
-  const auto tables = tables_of(lab::search_panel(data));
+  const auto tables = tables_of(lab::search_tables(data));
   REQUIRE(tables.size() == 1);
   REQUIRE(tables[0].size() == 3);
   CHECK(tables[0][1] == Cells{"6", "5.5", "0.25", "0.125", "0.5", "0.0625", "x-6bits.json"});
-  CHECK(tables[0][2] == Cells{"for all", "4.5", "-", "-", "-", "-", ""});
+  CHECK(tables[0][2] == Cells{"for all", "4.5", "-", "-", "-", "-", "-"});
 }
 
 TEST_CASE("comparisons: rows that say something, the first that deviates marked wherever it is") {
@@ -731,14 +752,14 @@ TEST_CASE("comparisons: rows that say something, the first that deviates marked 
   write_file(path, file.dump());
   ReportData data;
   data.comparisons.push_back(path);
-  const auto tables = tables_of(lab::comparison_panel(data));
+  const auto tables = tables_of(lab::comparison_tables(data));
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 1 + 150);  // 150 rows of 300 have a rounding
   CHECK(table[1][0] == "s0");
   CHECK(table[2][0] == "s2");
   CHECK(table[150][0] == "→ s298");
-  CHECK(table[150].back() == "the first that deviates: why");
+  CHECK(table[150].back() == "the first: why");
 }
 
 TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips of weights") {
@@ -754,23 +775,20 @@ TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips o
   tensors[{"b", Role::grad_output}] = tensor(1, 1, 4);
   tensors[{"a", Role::weight}] = tensor(1, 3, 100);
   tensors[{"a", Role::weight}].flips = {.count = 200, .flipped = 20, .returned = 5};
-  const auto tables = tables_of(lab::error_panel(data));
+  const auto tables = tables_of(lab::error_table(data));
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 3);
-  CHECK(cell(table, 1, "role") == "weight");
+  CHECK(table[1][0] == "pweight");
   CHECK(cell(table, 1, "error, %") == "20.00");
   CHECK(cell(table, 1, "dead zone, %") == "25.0");
   CHECK(cell(table, 1, "flipped, %") == "10.00");
   CHECK(cell(table, 1, "and back, %") == "2.50");
   CHECK(cell(table, 1, "norm / noise") == "");
-  CHECK(cell(table, 2, "tensors") == "2");
   CHECK(cell(table, 2, "scale, %") == "0.0");
   CHECK(cell(table, 2, "dead zone, %") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
   CHECK(cell(table, 2, "grid, %") == "62.5");
-  CHECK(cell(table, 2, "norm / noise") == "1.41");
-  CHECK(cell(table, 2, "least norm / noise at") == "a");
-  CHECK(cell(table, 2, "below √3") == "2");
+  CHECK(cell(table, 2, "norm / noise") == "1.41, 2 below √3");
 }
 
 TEST_CASE("errors by block: the mean over the sites of a block, if there are two blocks") {
@@ -781,23 +799,23 @@ TEST_CASE("errors by block: the mean over the sites of a block, if there are two
     data.groups[0].tensors[{site, Role::weight}] = made;
   };
   add("h.0.mlp/linear.0", 1), add("h.0.attn/linear.0", 7);
-  CHECK_FALSE(contains(lab::error_panel(data), "by block"));
+  CHECK(lab::pictures_named("errors", data).empty());
   add("h.1.mlp/linear.0", 25), add("head/linear.0", 9);
-  const std::string panel = lab::error_panel(data);
-  CHECK(contains(panel, "error of weight by block"));
-  CHECK(contains(panel, "<title>p, 0: 20</title>"));  // sqrt((0.01 + 0.07) / 2)
-  CHECK(contains(panel, "<title>p, 1: 50</title>"));
+  const auto plot = picture_of<lab::svg::Plot>("errors", data);
+  CHECK(plot.title == "Error of roundings by block: weight");
+  const auto& points = plot.curves.at(0).points;
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].y == doctest::Approx(20));  // sqrt((0.01 + 0.07) / 2)
+  CHECK(points[1].y == doctest::Approx(50));
 }
 
-TEST_CASE("panels without data are one paragraph, and no table") {
-  for (const auto panel :
-       {lab::summary_panel, lab::loss_panel, lab::memory_panel, lab::resolved_panel,
-        lab::site_panel, lab::step_panel, lab::histogram_panel, lab::update_panel, lab::scale_panel,
-        lab::comparison_panel, lab::search_panel}) {
-    const Page page = PageReader(panel({})).read();
-    CHECK(page.mistake == "");
-    CHECK(page.tags == std::multiset<std::string>{"code", "p"});
-  }
+TEST_CASE("without data there is no table and no picture") {
+  const ReportData none;
+  for (const auto table : {lab::policy_table, lab::fact_tables, lab::format_table, lab::error_table,
+                           lab::update_table, lab::comparison_tables, lab::search_tables})
+    CHECK(table(none).empty());
+  for (const lab::Figure& figure : lab::figures())
+    CHECK(lab::pictures_named(figure.name, none).empty());
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/report/report.h>
+#include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 
 #include "lab/pages.h"
@@ -101,8 +102,8 @@ constexpr const char* strategies =
 void check_page(const std::string& page) {
   const Page read = PageReader(page).read();
   CHECK(read.mistake == "");
-  CHECK(read.tags.count("script") == 0);
-  CHECK(read.tags.count("section") == 14);
+  CHECK(read.tags.count("script") == 1);
+  CHECK(read.ids.count("definitions") == 1);
   CHECK_FALSE(contains(page, "http"));
   CHECK_FALSE(contains(page, "@import"));
   CHECK_FALSE(contains(page, "url("));
@@ -128,19 +129,21 @@ TEST_CASE("six runs become a page with every panel") {
   options.paths.push_back(directory / "strategies.json");
   const std::string page = report(options);
   check_page(page);
-  CHECK_FALSE(contains(page, "class=\"absent\""));
+  for (const char* id : {"curves", "underflow", "overflow", "errors", "sizes", "updates", "memory",
+                         "formats", "comparison", "search", "strategies", "runs"})
+    CHECK(PageReader(page).read().ids.count(id) == 1);
   // (0.1 / 1, 0.1 / 1.1, 0.1 / 1.2), mean 9.14 %, t(2) = 4.303
-  CHECK(contains(page, "+9.14 ± 2.1 %"));
-  CHECK(contains(page, "layers.{0-2}/linear.0 (3)"));
-  CHECK(contains(page, "≠ bf16"));
-  CHECK(contains(page, ">0, 1, 2<"));
-  CHECK(contains(page, "the first that deviates: 18 % underflow to 0"));
+  CHECK(contains(page, "is worse than a: +9.1 ± 2.1 % with 3 seeds."));
+  CHECK(contains(page, "<b>a</b> has the lowest"));
+  CHECK(contains(page, "layers.0/linear.0 (3 like this)"));
+  CHECK(contains(page, "≠ <span"));
+  CHECK(contains(page, ">0; 1; 2<"));
+  CHECK(contains(page, "the first: 18 % underflow to 0"));
   CHECK(contains(page, "softmax -&gt; low"));
   CHECK(contains(page, "prefers-color-scheme:dark"));
-  CHECK(contains(page, ">2^"));  // a scale that would be enough
 
   options.reference = "b";
-  CHECK(contains(report(options), "-8.3"));
+  CHECK(contains(report(options), "is better than b: -8.4"));
   options.reference = "c";
   CHECK(contains(message_of<UsageError>([&] { report(options); }), "[report] no run is of c"));
 }
@@ -172,15 +175,230 @@ TEST_CASE("runs of one policy under two settings are two lines") {
   CHECK(contains(page, "a, lr 0.25, optimizer.class SGD"));
 }
 
-TEST_CASE("panels without data say which command makes it") {
+TEST_CASE("questions without data are not on the page") {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "run");
   write_file(directory / "run" / "summary.json", summary_with().dump());
   const std::string page = report({.paths = {directory / "run"}});
   check_page(page);
-  for (const char* command :
-       {"halftone-lab run POLICY", "halftone-lab compare POLICY", "halftone-lab search POLICY"})
-    CHECK(contains(page, "It is made by <code>" + std::string(command)));
+  const Page read = PageReader(page).read();
+  for (const char* id :
+       {"curves", "underflow", "errors", "updates", "formats", "switches", "search"})
+    CHECK(read.ids.count(id) == 0);
+  CHECK(read.ids.count("runs") == 1);
+  CHECK_FALSE(contains(page, "<svg class=\"plot\" viewBox=\"0 0 480"));
+}
+
+// --- figures as files: numbers of the CSV against those of the runs
+
+/// Returns the cells of a figure's CSV, by line.
+std::vector<std::vector<std::string>> rows_of(const std::string& name, std::vector<Path> paths) {
+  lab::FigureOptions options{.name = name};
+  options.runs = {.paths = std::move(paths), .output = "x.csv"};
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream lines(lab::figure(options));
+  for (std::string line; std::getline(lines, line);) {
+    auto& cells = rows.emplace_back(1);
+    bool quoted = false;
+    for (const char c : line)
+      if (c == '"') quoted = !quoted;
+      else if (c == ',' && !quoted) cells.emplace_back();
+      else cells.back() += c;
+    CHECK(cells.size() == 6);
+  }
+  REQUIRE(rows.size() > 1);
+  CHECK(rows[0] == std::vector<std::string>{"panel", "series", "x", "y", "low", "high"});
+  rows.erase(rows.begin());
+  return rows;
+}
+
+struct TwoPolicies {
+  TemporaryDirectory directory{};
+  std::vector<Path> paths{};
+  TwoPolicies() {
+    for (const int seed : {0, 1, 2})
+      for (const char* policy : {"a", "b"})
+        paths.push_back(
+            write_run(directory, policy, seed, (policy[0] == 'a' ? 1.0 : 1.1) + 0.1 * seed));
+  }
+};
+
+TEST_CASE("figure losses: the median and the range of the seeds, at each step of metrics.jsonl") {
+  const TwoPolicies runs;
+  const auto rows = rows_of("losses", runs.paths);
+  CHECK(rows.size() == 2 * 20);
+  for (const auto& row : rows) {
+    const double step = std::stod(row[2]), base = row[1] == "a" ? 1.0 : 1.1;
+    CHECK(std::stod(row[3]) == doctest::Approx(base + 0.1 + 1 / step));
+    CHECK(std::stod(row[4]) == doctest::Approx(base + 1 / step));
+    CHECK(std::stod(row[5]) == doctest::Approx(base + 0.2 + 1 / step));
+  }
+}
+
+TEST_CASE("figures forest and differences: paired by seed, in percent") {
+  const TwoPolicies runs;
+  const std::vector<double> shares{10, 10 / 1.1, 10 / 1.2};
+  const lab::Interval wanted = lab::interval_of(shares);
+  const auto forest = rows_of("forest", runs.paths);
+  REQUIRE(forest.size() == 1);
+  CHECK(forest[0][1] == "b");
+  CHECK(std::stod(forest[0][3]) == doctest::Approx(wanted.mean).epsilon(1e-4));
+  CHECK(std::stod(forest[0][4]) == doctest::Approx(wanted.mean - wanted.half).epsilon(1e-4));
+  const auto differences = rows_of("differences", runs.paths);
+  REQUIRE(differences.size() == 20);
+  std::vector<double> last;
+  for (const int seed : {0, 1, 2}) last.push_back(10 / (1 + 0.1 * seed + 1.0 / 20));
+  CHECK(std::stod(differences.back()[3]) ==
+        doctest::Approx(lab::interval_of(last).mean).epsilon(1e-4));
+}
+
+TEST_CASE("figures memory, updates, scale and underflow have the numbers of the folders") {
+  const TwoPolicies runs;
+  double sum = 0;
+  for (const auto& row : rows_of("memory", runs.paths)) {
+    if (row[2] == "weights") CHECK(row[3] == "1");
+    if (row[2] == "activations") CHECK(row[3] == "4");
+    sum += std::stod(row[3]);
+  }
+  CHECK(sum == 2 * 5);
+  bool lost = false;
+  for (const auto& row : rows_of("updates", runs.paths))
+    if (row[0].starts_with("Updates in spacings") && row[2] == "2") {
+      CHECK(row[3] == "75");  // by_ulp: 25 and 75 of 100
+      lost = true;
+    }
+  CHECK(lost);
+  for (const auto& row : rows_of("scale", runs.paths))
+    if (row[0] == "Loss scale") CHECK(row[3] == (std::stod(row[2]) < 9 ? "16" : "15"));
+  for (const auto& row : rows_of("underflow", runs.paths)) {
+    const double site = std::stod(row[2].substr(7));          // "layers.2/linear.0 weight"
+    CHECK(std::stod(row[3]) == doctest::Approx(site / 900));  // to_zero of those that are not 0
+  }
+}
+
+TEST_CASE("figure exponents: the tensor's own format lies at its scale") {
+  const TwoPolicies runs;
+  bool found = false;
+  for (const auto& row : rows_of("exponents", runs.paths))
+    if (row[1] == "e4m3, scaled") {
+      found = true;
+      CHECK(std::stod(row[4]) == doctest::Approx(-6 - 6));  // a scale of 64
+      CHECK(std::stod(row[5]) == doctest::Approx(std::log2(448) - 6));
+    }
+  CHECK(found);
+}
+
+TEST_CASE("figure switches: a bar from each on to the next off, or to the end") {
+  const TwoPolicies runs;
+  CHECK(contains(message_of<UsageError>([&] { rows_of("switches", runs.paths); }), "have no data"));
+  write_file(runs.paths[0] / "switches.jsonl",
+             R"({"step":5,"rule":0,"site":"layers.0/linear.0","on":true,"value":1})"
+             "\n"
+             R"({"step":8,"rule":0,"site":"layers.0/linear.0","on":false,"value":1})"
+             "\n"
+             R"({"step":12,"rule":0,"site":"layers.0/linear.0","on":true,"value":1})"
+             "\n");
+  const auto rows = rows_of("switches", runs.paths);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0][1] == "layers.0/linear.0");
+  CHECK(rows[0][4] + " " + rows[0][5] == "5 8");
+  CHECK(rows[1][4] + " " + rows[1][5] == "12 20");
+  CHECK(PageReader(report({.paths = runs.paths})).read().ids.count("switches") == 1);
+}
+
+TEST_CASE(
+    "a figure is SVG or PDF of the stated width, light or dark, and has its data next to it") {
+  const TwoPolicies runs;
+  lab::FigureOptions options{.name = "forest", .millimetres = 85};
+  options.runs = {.paths = runs.paths, .output = runs.directory / "f.svg"};
+  {
+    const Captured said(std::cout);
+    CHECK(lab::run_figure(options) == 0);
+  }
+  const std::string light = read_file(options.runs.output);
+  CHECK(PageReader(light).read().mistake == "");
+  CHECK(contains(light, "width=\"85mm\""));
+  CHECK(contains(light, "fill=\"#ffffff\""));
+  CHECK_FALSE(contains(light, "var("));  // programs that know no style sheets draw it as well
+  CHECK(contains(read_file(runs.directory / "f.csv"), ",b,,9.1"));
+  options.dark = true;
+  CHECK(contains(lab::figure(options), "fill=\"#16191d\""));
+  options.runs.output = "f.pdf";
+  const std::string pdf = lab::figure(options);
+  CHECK(pdf.starts_with("%PDF-1.4\n"));
+  CHECK(contains(pdf, "/MediaBox [0 0 240.94 "));  // 85 mm in points
+  const std::size_t start = std::stoul(pdf.substr(pdf.find("startxref\n") + 10));
+  CHECK(pdf.substr(start, 9) == "xref\n0 7\n");
+  for (int object = 1; object < 7; ++object) {  // each entry of the table has 20 bytes
+    const std::string place = pdf.substr(start + 9 + 20 * std::size_t(object), 10);
+    CHECK(pdf.substr(std::stoul(place), 8) == std::to_string(object) + " 0 obj\n");
+  }
+  const std::size_t stream = pdf.find("stream\n") + 7;
+  const std::size_t length = std::stoul(pdf.substr(pdf.find("/Length ") + 8));
+  CHECK(pdf.substr(stream + length, 9) == "endstream");
+  options.runs.output = "f.png";
+  CHECK(contains(message_of<UsageError>([&] { lab::figure(options); }), "Use .svg, .pdf or .csv"));
+  options.name = "frest";
+  options.runs.output = "f.svg";
+  CHECK(contains(message_of<UsageError>([&] { lab::figure(options); }), "Did you mean \"forest\""));
+}
+
+TEST_CASE("every figure of every shape is a well-formed file") {
+  const TwoPolicies runs;
+  const lab::ReportData data = lab::read_report_data({.paths = runs.paths});
+  for (const lab::Figure& figure : lab::figures()) {
+    CAPTURE(figure.name);
+    const auto pictures = lab::pictures_named(figure.name, data);
+    for (const int width : {210, 447, 900}) {
+      const lab::svg::Drawing drawing = lab::svg::grid_of(pictures, width);
+      for (const auto place : {lab::svg::Place::page, lab::svg::Place::file, lab::svg::Place::dark})
+        CHECK(PageReader(lab::svg::svg_of(drawing, place)).read().mistake == "");
+      CHECK(lab::svg::pdf_of(drawing, true, 100).ends_with("%%EOF\n"));
+    }
+  }
+}
+
+TEST_CASE("a policy has its name everywhere, and its hash where two share a name") {
+  const TemporaryDirectory directory;
+  const auto file = [&](const char* path, const char* base) {
+    write_file(directory / path,
+               std::string(R"({"halftone_policy":1,"name":"one/two","extends":")") + base + "\"}");
+    return (directory / path).string();
+  };
+  const std::string a = file("a.json", "fp32"), b = file("b.json", "amp-bf16");
+  CHECK(lab::read_cells({a}, {}).at(0).name == "one/two");
+  const auto cells = lab::read_cells({a, b, "te_current"}, {});
+  for (const std::size_t i : {0, 1})
+    CHECK(cells[i].name == "one/two-" + policy::hash(cells[i].policy).substr(0, 8));
+  CHECK(cells[2].name == "te-current");
+  CHECK(lab::run_name("w", "one/two", 3) == "w-one_two-3");  // a folder
+  CHECK(contains(message_of<UsageError>([&] { lab::read_cells({a, a}, {}); }), "is given twice"));
+}
+
+TEST_CASE("verdicts: what the interval says, and how many seeds would decide") {
+  const auto text = [](std::vector<double> differences) {
+    return lab::verdict_text(differences, "fp32");
+  };
+  CHECK(text({}) == "has no seed in common with fp32.");
+  CHECK(text({0.02}) ==
+        "differs from fp32 by +2 %: undecided with one seed, which gives no interval.");
+  CHECK(text({0.001, -0.001, 0.0005, -0.0005}) ==
+        "is equivalent to fp32 within 1 %: 0.00 ± 0.15 % with 4 seeds.");
+  CHECK(text({-0.002, -0.003, -0.0025}) ==
+        "is equivalent to fp32 within 1 %, and better than 0: -0.25 ± 0.12 % with 3 seeds.");
+  CHECK(text({0.05, 0.06, 0.055}) == "is worse than fp32: +5.5 ± 1.2 % with 3 seeds.");
+  CHECK(text({-0.05, -0.06, -0.055}) == "is better than fp32: -5.5 ± 1.2 % with 3 seeds.");
+  CHECK(text({0.012, 0.016, 0.008})
+            .starts_with("is worse than fp32: +1.20 ± 0.99 % with 3 seeds, "
+                         "by more or less than 1 %; about "));
+  CHECK(text({0.05, -0.03}).starts_with("differs from fp32 by +1 ± 51 %: undecided with 2 seeds"));
+}
+
+TEST_CASE("formats in short") {
+  CHECK(lab::short_format("bf16") == "bf16");
+  CHECK(lab::short_format("e2m1, blocks of 1x16 with e4m3 scales under one of the tensor") ==
+        "e2m1/1x16");
+  CHECK(lab::short_format("e4m3, scaled per tensor from the largest of 16 steps") == "e4m3/tensor");
 }
 
 TEST_CASE("metrics of other programs are one more curve") {
@@ -409,7 +627,7 @@ TEST_CASE("fields that are missing, of another type or markup change nothing els
   const std::string page = lab::strategy_page(json{broken});
   CHECK(PageReader(page).read().mistake == "");
   CHECK(page.find("<b>") == page.npos);
-  CHECK(page.find("<svg") == page.npos);
+  CHECK(page.find("viewBox=\"0 0 480") == page.npos);
   CHECK_FALSE(lab::is_strategy_list(json::array()));
   CHECK_FALSE(lab::is_strategy_list(json{{{"strategy", "fp32"}}}));
   CHECK_FALSE(lab::is_strategy_list(json{{"strategy", "fp32"}, {"test_accuracy", 1}}));
@@ -475,25 +693,6 @@ TEST_CASE("tables: a row for each row, a cell for each cell") {
   CHECK(page.tags.count("b") == 1);
 }
 
-TEST_CASE(
-    "heat maps: names are escaped, strengths become nine levels, and none has no background") {
-  const auto map_of = [](double strength) {
-    return lab::html::heat_map("c", {"h"}, {{"n", {{"t", "", strength}}}});
-  };
-  const std::pair<double, int> levels[] = {{0, 0},    {0.05, 0}, {0.07, 1}, {0.5, 4},
-                                           {0.93, 7}, {0.94, 8}, {1, 8},    {7, 8}};
-  for (const auto& [strength, level] : levels) {
-    CAPTURE(strength);
-    CHECK(contains(map_of(strength), "<td class=\"h" + std::to_string(level) + "\">"));
-  }
-  CHECK(contains(map_of(-1), "<td>t</td>"));
-  const Page page = page_of(
-      lab::html::heat_map("c", {"<h>", "i"}, {{"<n>", {{"t", "\"<&", 0.5}, {}}}, {"m", {{}, {}}}}));
-  CHECK(page.mistake == "");
-  CHECK(page.tags.count("td") == 4);
-  CHECK(page.tags.count("n") + page.tags.count("h") == 0);
-}
-
 TEST_CASE("documents, paragraphs and figures") {
   const Page page = page_of(lab::html::document("<t>", lab::html::paragraph("<p> & \"q\"")));
   CHECK(page.mistake == "");
@@ -502,14 +701,13 @@ TEST_CASE("documents, paragraphs and figures") {
   CHECK(page.tags.count("body") == 1);
   CHECK(page.links.empty());
   CHECK(lab::html::figures({}).empty());
-  CHECK(lab::html::figures({"", ""}).empty());
-  CHECK(page_of(lab::html::figures({"<svg></svg>", "", "<svg></svg>"})).tags.count("figure") == 2);
-  CHECK(page_of(lab::absent("<x>", "a && b")).mistake == "");
-  CHECK(page_of(lab::defined("<x>", "rounding")).links == Names{"#def-rounding"});
+  const lab::svg::Plot plot{.title = "t"};
+  CHECK(page_of(lab::html::figures({plot, plot})).tags.count("figure") == 2);
+  CHECK(page_of(lab::html::series("<x>", 3)).mistake == "");
 }
 
 TEST_CASE("every definition that a panel links to is defined once") {
-  const Page page = page_of("<div>" + lab::definition_panel({}) + "</div>");
+  const Page page = page_of("<div>" + lab::definitions({}) + "</div>");
   CHECK(page.mistake == "");
   CHECK(page.tags.count("dt") == page.tags.count("dd"));
   for (const std::string& id : page.ids) CHECK(page.ids.count(id) == 1);
@@ -527,47 +725,20 @@ TEST_CASE("numbers that stand alone in a site's name become #") {
   CHECK(without_numbers("a..1.") == "a..#.");
 }
 
-TEST_CASE("names that differ in one number fold into a range") {
-  using lab::folded;
-  CHECK(folded({"h.3.mlp"}) == "h.3.mlp");
-  CHECK(folded({"h.0.mlp", "h.1.mlp", "h.2.mlp"}) == "h.{0-2}.mlp (3)");
-  CHECK(folded({"h.9/linear.0", "h.10/linear.0"}) == "h.{9-10}/linear.0 (2)");
-  CHECK(folded({"h.10.a", "h.11.a", "h.12.a"}) == "h.{10-12}.a (3)");
-  CHECK(folded({"0", "1"}) == "{0-1} (2)");
-  CHECK(folded({"h.0.a.0", "h.1.a.1"}) == "h.0.a.0 ... (2)");  // two numbers: no range
-  CHECK(folded({"a", "b"}) == "a ... (2)");
-  CHECK(folded({"a", "a.1"}) == "a ... (2)");
-}
-
-TEST_CASE("intervals as text: a sign, percent, and no interval of one number") {
-  CHECK(lab::interval_text({}) == "-");
-  CHECK(lab::interval_text({0.25}) == "+25 %");
-  CHECK(lab::interval_text({-0.125}) == "-12.5 %");
-  CHECK(lab::interval_text({0, 0}) == "0 ± 0 %");
-  const std::vector<double> shares{0.01, 0.02, 0.06};
-  // Mean 0.03, s^2 = (0.0004 + 0.0001 + 0.0009) / 2, t(2) = 4.303.
-  const double half = 4.303 * std::sqrt(0.0007 / 3);
-  CHECK(lab::interval_text(shares) == "+3 ± " + lab::number(100 * half, 2) + " %");
+TEST_CASE("intervals as text: as many digits as the half width has") {
+  using lab::interval_text;
+  CHECK(interval_text(25, HUGE_VAL) == "+25");
+  CHECK(interval_text(-12.345, NAN) == "-12.3");
+  CHECK(interval_text(0, 0) == "0 ± 0");
+  CHECK(interval_text(3.14159, 0.0271) == "+3.142 ± 0.027");
+  CHECK(interval_text(0.8123, 6.04) == "+0.8 ± 6.0");
+  CHECK(interval_text(2.7, 0.19, false) == "2.70 ± 0.19");
+  CHECK(interval_text(123.4, 56.7) == "+123 ± 57");
 }
 
 // --- drawings
 
-TEST_CASE("marks and words are elements whose texts are escaped") {
-  const std::string mark = lab::svg::mark("rect", "x=\"1\"", "<a>");
-  CHECK(page_of(mark).tags == std::multiset<std::string>{"rect", "title"});
-  CHECK(page_of(lab::svg::mark("rect", "x=\"1\"", "")).tags == std::multiset<std::string>{"rect"});
-  CHECK(page_of(lab::svg::words(1, 2, "end", "<a>&")).tags == std::multiset<std::string>{"text"});
-  for (int style = 0; style < 7; ++style)
-    CHECK(page_of("<path d=\"" + lab::svg::shape_path(style, 1, 2, 3) + "\"/>").mistake == "");
-  for (int style = 0; style < 5; ++style)
-    CHECK(lab::svg::shape_path(style, 1, 2, 3) == lab::svg::shape_path(style + 5, 1, 2, 3));
-}
-
-TEST_CASE("coordinates have one digit, labels as many as are asked for") {
-  CHECK(lab::svg::coordinate(1.25) == "1.3");
-  CHECK(lab::svg::coordinate(-0.01) == "0");
-  CHECK(lab::svg::coordinate(12) == "12");
-  CHECK(lab::svg::coordinate(1e300) == lab::svg::coordinate(1e6));
+TEST_CASE("labels have as many digits as are asked for") {
   CHECK(lab::svg::label_of(1234567) == "1.235e+06");
   CHECK(lab::svg::label_of(0.5) == "0.5");
   CHECK(lab::svg::label_of(-0.0) == "0");
@@ -583,8 +754,8 @@ TEST_CASE("a drawing has a curve for each series, a mark for each point, and a l
   const std::string text = lab::svg::draw(plot);
   const Page page = page_of(text);
   CHECK(page.mistake == "");
-  // The drawing's title, one for each of three curves and of six points.
-  CHECK(page.tags.count("title") == 1 + 3 + 6);
+  // The drawing's title, one for each of two lines and of six points.
+  CHECK(page.tags.count("title") == 1 + 2 + 6);
   const auto count = [&](std::string_view part) {
     int found = 0;
     for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++found;
@@ -652,68 +823,61 @@ namespace {
 
 using lab::svg::Plot;
 
-TEST_CASE("a curve, a band and a rule, as text") {
-  Plot plot{.title = "a < b"};
-  plot.x.label = "step";
-  plot.curves.push_back({.name = "fp32", .points = {{0, 1}, {1, 3}, {2, NAN}, {3, 2}, {4, 2}}});
-  plot.bands.push_back({.name = "spread", .x = {0, 4}, .low = {1, 1}, .high = {2, 3}, .style = 1});
-  plot.rules.push_back({"bar", 2});
-  CHECK(lab::svg::draw(plot) == R"(<svg class="plot" viewBox="0 0 480 284" role="img">
-<title>a &lt; b</title>
-<text x="16" y="16" class="head">a &lt; b</text>
-<text x="30.2" y="211.9" text-anchor="end" class="small">1</text>
-<text x="30.2" y="170" text-anchor="end" class="small">1.5</text>
-<text x="30.2" y="128" text-anchor="end" class="small">2</text>
-<text x="30.2" y="86" text-anchor="end" class="small">2.5</text>
-<text x="30.2" y="44.1" text-anchor="end" class="small">3</text>
-<text x="36.2" y="236" text-anchor="middle" class="small">0</text>
-<text x="142" y="236" text-anchor="middle" class="small">1</text>
-<text x="247.9" y="236" text-anchor="middle" class="small">2</text>
-<text x="353.7" y="236" text-anchor="middle" class="small">3</text>
-<text x="459.5" y="236" text-anchor="middle" class="small">4</text>
-<path class="grid" d="M36.2 207.9H468M36.2 166H468M36.2 124H468M36.2 82H468M36.2 40.1H468M36.2 30V222M142 30V222M247.9 30V222M353.7 30V222M459.5 30V222"/>
-<path class="axis" d="M36.2 30V218H468"/>
-<text x="252.1" y="253" text-anchor="middle">step</text>
-<path class="band f1" d="M36.2 124L459.5 40.1L459.5 207.9L36.2 207.9z"><title>spread</title></path>
-<path class="rule" d="M36.2 124H468"><title>bar: 2</title></path>
-<path class="l l0" d="M36.2 207.9L142 40.1M353.7 124L459.5 124"><title>fp32</title></path>
-<path class="m f0" d="M32.7 207.9a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 0: 1</title></path>
-<path class="m f0" d="M138.5 40.1a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 1: 3</title></path>
-<path class="m f0" d="M350.2 124a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 3: 2</title></path>
-<path class="m f0" d="M456 124a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 4: 2</title></path>
-<path class="l l0" d="M16 272h20"/>
-<path class="m f0" d="M22.5 272a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"/>
-<text x="42" y="276">fp32</text>
-</svg>
-)");
+std::vector<lab::svg::Mark> marks_of(const lab::svg::Picture& picture, std::string_view look) {
+  std::vector<lab::svg::Mark> found;
+  for (const lab::svg::Mark& mark : lab::svg::drawing_of(picture).marks)
+    if (mark.look == look) found.push_back(mark);
+  return found;
+}
+std::string kinds_of(const lab::svg::Mark& mark) {
+  std::string kinds;
+  for (const lab::svg::Step& step : mark.path) kinds += step.kind;
+  return kinds;
 }
 
-TEST_CASE("a histogram under a format's range, as text") {
+TEST_CASE("a curve, its band, a whisker and a rule are marks at the places of their numbers") {
+  Plot plot{.title = "a < b"};
+  plot.x = {.label = "step", .low = 0, .high = 4}, plot.y = {.low = 0, .high = 4};
+  plot.curves.push_back(
+      {.name = "fp32", .points = {{0, 1, 0, 2}, {1, 3, 2, 4}, {2, NAN}, {3, 2}, {4, 2, 1, 3}}});
+  plot.rules.push_back({"bar", 2});
+  const auto lines = marks_of(plot, "l"), rules = marks_of(plot, "rule");
+  CHECK(kinds_of(lines.at(0)) == "MLML");  // a gap
+  CHECK(kinds_of(marks_of(plot, "band").at(0)) == "MLLLZ");
+  CHECK(kinds_of(marks_of(plot, "whisker").at(0)) == "MLMLML");
+  const auto& path = lines[0].path;
+  CHECK(path[1].x - path[0].x == doctest::Approx((path[3].x - path[0].x) / 4));
+  CHECK(path[0].y - path[1].y == doctest::Approx(2 * (path[0].y - path[2].y)));
+  CHECK(rules.at(0).path[0].y == doctest::Approx(path[2].y));  // 2, like the curve's third point
+  CHECK(rules[0].title == "bar: 2");
+  CHECK(marks_of(plot, "m").at(1).title == "fp32, 1: 3");
+  CHECK(marks_of(plot, "head").at(0).text == "a < b");
+  const std::string text = lab::svg::draw(plot);
+  CHECK(PageReader(text).read().mistake == "");
+  CHECK(contains(text, "data-series=\"fp32\""));
+  CHECK(contains(text, "stroke=\"var(--c0)\""));
+}
+
+TEST_CASE("what lies beyond an axis is not drawn along its border") {
+  Plot plot{.title = ""};
+  plot.y = {.low = 0, .high = 1};
+  plot.curves.push_back({.name = "a", .points = {{0, 9}, {1, 8}, {2, 0.5}, {3, 9}, {4, 9}}});
+  CHECK(kinds_of(marks_of(plot, "l").at(0)) == "MMLLM");
+  CHECK(marks_of(plot, "m").size() == 1 + 1);  // the point inside, and the legend's sample
+}
+
+TEST_CASE("a filled staircase under a format's range") {
   Plot plot{.title = ""};
   plot.x = {.label = "log2 |x|", .low = -4, .high = 4};
-  plot.histograms.push_back({.name = "", .first = -4, .heights = {0, 25, 75}});
+  plot.curves.push_back(
+      {.name = "", .points = {{-3, 25}, {-2, 75}, {-1, 0}}, .staircase = true, .filled = true});
   plot.ranges.push_back({"e2m1", 0, 2.5, -1});
-  plot.width = 300, plot.height = 150;
-  CHECK(lab::svg::draw(plot) == R"(<svg class="plot" viewBox="0 0 300 172" role="img">
-<text x="22.8" y="134" text-anchor="end" class="small">0</text>
-<text x="22.8" y="114.4" text-anchor="end" class="small">20</text>
-<text x="22.8" y="94.8" text-anchor="end" class="small">40</text>
-<text x="22.8" y="75.1" text-anchor="end" class="small">60</text>
-<text x="28.8" y="148" text-anchor="middle" class="small">-4</text>
-<text x="93.6" y="148" text-anchor="middle" class="small">-2</text>
-<text x="158.4" y="148" text-anchor="middle" class="small">0</text>
-<text x="223.2" y="148" text-anchor="middle" class="small">2</text>
-<text x="288" y="148" text-anchor="middle" class="small">4</text>
-<path class="grid" d="M28.8 130H288M28.8 110.4H288M28.8 90.8H288M28.8 71.1H288M28.8 52V134M93.6 52V134M158.4 52V134M223.2 52V134M288 52V134"/>
-<path class="axis" d="M28.8 52V130H288"/>
-<text x="158.4" y="165" text-anchor="middle">log2 |x|</text>
-<rect class="r" x="158.4" y="26" width="81" height="9" rx="2"><title>e2m1: 0 to 2.5</title></rect>
-<rect class="rf" x="126" y="26" width="32.4" height="9" rx="2"><title>e2m1, subnormal: from -1</title></rect>
-<text x="22.8" y="35" text-anchor="end" class="small">e2m1</text>
-<rect class="f0" x="61.2" y="105.5" width="31.9" height="24.5"><title>-3 to -2: 25</title></rect>
-<rect class="f0" x="93.6" y="56.4" width="31.9" height="73.6"><title>-2 to -1: 75</title></rect>
-</svg>
-)");
+  const auto range = marks_of(plot, "r"), faint = marks_of(plot, "rf"), area = marks_of(plot, "f");
+  CHECK(range.at(0).title == "e2m1: 0 to 2.5");
+  CHECK(faint.at(0).title == "e2m1, subnormal: from -1");
+  const auto width = [](const auto& mark) { return mark.path[1].x - mark.path[0].x; };
+  CHECK(width(range[0]) == doctest::Approx(2.5 * width(faint[0])));
+  CHECK(kinds_of(area.at(0)) == "MLLLLLLLZ");
 }
 
 TEST_CASE("ticks are 1, 2 or 5 times powers of ten, or powers of ten") {
@@ -736,9 +900,9 @@ TEST_CASE("no number and no name breaks a drawing") {
       for (const double b : numbers) {
         Plot plot{.title = "<script>&\"'\x01\xFF"};
         plot.x.logarithmic = plot.y.logarithmic = logarithmic;
-        plot.curves.push_back({.name = "]]>\xC0\xAF", .points = {{a, b}, {b, a}, {1, 2}}});
-        plot.bands.push_back({.name = "<", .x = {a, b}, .low = {a, a}, .high = {b, b}});
-        plot.histograms.push_back({.name = "&", .first = a, .width = b, .heights = {a, b}});
+        plot.curves.push_back({.name = "]]>\xC0\xAF", .points = {{a, b, a, b}, {b, a}, {1, 2}}});
+        plot.curves.push_back(
+            {.name = "&", .points = {{a, b}, {b, 1}}, .staircase = true, .filled = true});
         plot.ranges.push_back({"r", a, b, a});
         plot.rules.push_back({"v", a, true});
         const std::string text = lab::svg::draw(plot, lab::svg::Place::file);
@@ -747,6 +911,8 @@ TEST_CASE("no number and no name breaks a drawing") {
         CHECK(PageReader(text).read().mistake == "");
         CHECK_FALSE(contains(text, "nan"));
         CHECK_FALSE(contains(text, "inf"));
+        const std::string pdf = lab::svg::pdf_of(lab::svg::drawing_of(plot), false, 100);
+        CHECK_FALSE(contains(pdf, "nan"));
       }
   lab::svg::Bars bars{
       .title = "<", .unit = "&", .parts = {"a", "b"}, .labels = {"A", "B"}, .bars = {}};
@@ -782,12 +948,12 @@ TEST_CASE("a forest plot has a bar for each interval, and text that says its num
       .axis = "percent",
       .rows = {{"mxfp8", -0.2, 0.26, 1}, {"mxfp4", 2.5, 0.5, 2}, {"one seed", 1, INFINITY, 3}}});
   CHECK(contains(text, "loss against a&lt;b"));
-  CHECK(contains(text, "-0.2 ± 0.26 %"));
-  CHECK(contains(text, "+2.5 ± 0.5 %"));
+  CHECK(contains(text, "-0.20 ± 0.26 %"));
+  CHECK(contains(text, "+2.50 ± 0.50 %"));
   CHECK(contains(text, ">+1 %<"));
-  CHECK(contains(text, "class=\"l l1\""));
-  CHECK(contains(text, "class=\"l l2\""));
-  CHECK_FALSE(contains(text, "class=\"l l3\""));  // one seed has no interval
+  CHECK(contains(text, "stroke=\"var(--c1)\""));
+  CHECK(contains(text, "stroke=\"var(--c2)\""));
+  CHECK_FALSE(contains(text, "stroke=\"var(--c3)\""));  // one seed has no interval
   CHECK_FALSE(contains(text, "inf"));
   CHECK_FALSE(contains(text, "nan"));
   CHECK(contains(
@@ -795,14 +961,23 @@ TEST_CASE("a forest plot has a bar for each interval, and text that says its num
       "none"));
 }
 
-TEST_CASE("up to four bands are filled; more are paler and have an edge") {
+TEST_CASE("up to four bands are filled; more are paler") {
   lab::svg::Plot plot;
   for (int i = 0; i < 5; ++i) {
-    plot.bands.push_back({.name = "band", .x = {0, 1}, .low = {0, 0}, .high = {1, 1}, .style = i});
-    const std::string text = lab::svg::draw(plot);
-    CHECK(contains(text, "class=\"band f0\"") == (i < 4));
-    CHECK(contains(text, "class=\"many e0 f0\"") == (i == 4));
+    plot.curves.push_back({.name = "band", .points = {{0, 0, 0, 1}, {1, 1, 0, 1}}, .style = i});
+    CHECK(marks_of(plot, "band").size() == (i < 4 ? std::size_t(i) + 1 : 0));
+    CHECK(marks_of(plot, "many").size() == (i < 4 ? 0 : 5));
   }
+}
+
+TEST_CASE("a map has a cell for each number, strong where it is bad, and a row of CSV") {
+  lab::svg::Map map{.title = "m",
+                    .columns = {{"a", "x"}, {"a", "y"}, {"b,c", "x"}},
+                    .rows = {{"s", {{0.5, "50", "t", 1}, {}, {0.25, "25", "", 0}}}}};
+  CHECK(marks_of(map, "f").size() == 2);
+  CHECK(marks_of(map, "f")[0].style - marks_of(map, "f")[1].style == 8);
+  CHECK(lab::svg::csv_of({map}) ==
+        "panel,series,x,y,low,high\nm,a,s x,0.5,,\nm,\"b,c\",s x,0.25,,\n");
 }
 
 }  // namespace

@@ -53,10 +53,10 @@ TEST_CASE("cells: the product of the axes, the last one running fastest") {
                 {axis_of("quantizers.forward.scale.history=16,64"), axis_of("lr=0.1,0.2"),
                  axis_of("rules.0.match.path=**,\"0\"")});
   REQUIRE(cells.size() == 8);
-  CHECK(cells[0].name == "te_delayed_hybrid-history=16-lr=0.1-path=__");
-  CHECK(cells[3].name == "te_delayed_hybrid-history=16-lr=0.2-path=_0_");
+  CHECK(cells[0].name == "te-delayed-hybrid-history=16-lr=0.1-path=__");
+  CHECK(cells[3].name == "te-delayed-hybrid-history=16-lr=0.2-path=_0_");
   CHECK(nlohmann::json::parse(cells[3].record) ==
-        nlohmann::json{{"policy", "te_delayed_hybrid"},
+        nlohmann::json{{"policy", "te-delayed-hybrid"},
                        {"axes", {{"history", "16"}, {"lr", "0.2"}, {"path", "\"0\""}}}});
   CHECK(cells[3].options == std::vector<std::pair<std::string, std::string>>{{"--lr", "0.2"}});
   const amp::Policy file = policy::read_text(cells[7].policy, "cell");

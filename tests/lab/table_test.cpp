@@ -295,6 +295,21 @@ TEST_CASE("the run as a whole: loss, time, bytes, and conditions on the statisti
   CHECK(parsed_csv(text.str()).size() == 3);
 }
 
+TEST_CASE("the rows with the largest values, the largest first") {
+  const Folder folder("", R"({"step":1,"a":3})"
+                          "\n"
+                          R"({"step":2,"a":7})"
+                          "\n"
+                          R"({"step":3,"a":5,"b":9})");
+  const Captured notes(std::cerr);
+  std::ostringstream text;
+  lab::write_table({.paths = {folder.path}, .only = {"a"}, .top = 2}, text);
+  const auto rows = parsed_csv(text.str());
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[1][9] == "7");
+  CHECK(rows[2][9] == "5");
+}
+
 TEST_CASE("a statistic that no run has is an error without rows, with the nearest name") {
   const Folder folder(survey, R"({"step":1,"train/loss":3})");
   const auto refusal = [&](const char* name) {
@@ -307,7 +322,7 @@ TEST_CASE("a statistic that no run has is an error without rows, with the neares
     return message;
   };
   CHECK(refusal("train/los") ==
-        "[--where] no row of these runs has the statistic \"train/los\". Did you mean "
+        "[--statistic] no row of these runs has the statistic \"train/los\". Did you mean "
         "\"train/loss\"?");
   CHECK(contains(refusal("nosuch"), "\"nosuch\". Known: "));
   CHECK(contains(refusal("nosuch"), ", sqnr, "));
@@ -535,7 +550,7 @@ TEST_CASE("run refuses what is no run before it trains") {
   CHECK(contains(refused({"fp32"}, {}), "1 policies, 0 seeds"));
   CHECK(contains(refused({"fp32"}, {0}, 0), "0 steps"));
   CHECK(contains(refused({"fp32"}, {0}, 1, -1), "a probe every -1"));
-  CHECK(contains(refused({"fp32", "fp32"}), "two policies are called fp32"));
+  CHECK(contains(refused({"fp32", "fp32"}), "the policy fp32 is given twice"));
   CHECK(contains(refused({"fp32"}, {1, 2, 1}), "a seed is given twice"));
   CHECK(contains(refused({"fp23"}), "fp23"));
   CHECK(progress.str().empty());
