@@ -175,7 +175,8 @@ std::string fact_tables(const ReportData& data) {
     }
   }
   html::Table same({"the same in all runs", ""}, 2), different(heads, heads.size());
-  for (const auto& [name, values] : facts) {
+  for (const auto& fact : facts) {
+    const auto& [name, values] = fact;
     if (name == "format" || name == "policy") continue;
     const auto text_of = [](const std::set<std::string>& all) {
       std::string text;
@@ -185,7 +186,7 @@ std::string fact_tables(const ReportData& data) {
     std::vector<std::string> row{html::brief(name, 40)};
     for (const auto& all : values) row.push_back(text_of(all));
     const bool equal = values[0].size() == 1 &&
-                       std::ranges::all_of(values, [&](const auto& v) { return v == values[0]; });
+                       std::ranges::all_of(values, [&](const auto& v) { return v == fact.second[0]; });
     if (equal) same.row({row[0], row[1]});
     else different.row(row);
   }
