@@ -208,7 +208,8 @@ class PlotSheet {
       grid.insert(grid.end(), {{'M', left_, y_(tick)}, {'L', right_, y_(tick)}});
       sheet_.text(left_ - 6, y_(tick) + 4, 'e', label_of(tick), "small");
     }
-    for (const double tick : ticks(x_.low, x_.high, x_.logarithmic, 6)) {
+    const int wanted = std::clamp(int((right_ - left_) / 60), 2, 6);
+    for (const double tick : ticks(x_.low, x_.high, x_.logarithmic, wanted)) {
       const double from = plot_.curves.empty() ? ranges_ : top_;
       grid.insert(grid.end(), {{'M', x_(tick), from}, {'L', x_(tick), bottom_ + 4}});
       sheet_.text(x_(tick), bottom_ + 18, 'm', label_of(tick), "small");

@@ -225,7 +225,7 @@ Work add_table(CLI::App& app, const Context&) {
   app.add_option("--statistic", options->only, "NAME,NAME: writes only these rows")->delimiter(',');
   app.add_option("--top", options->top,
                  "writes the N rows with the largest values, the largest first")
-      ->check(whole_number(1, most_steps));
+      ->check(CLI::PositiveNumber);
   app.add_option("-o,--output", options->output, "a file; default: standard output");
   return [options] { return run_table(*options); };
 }

@@ -164,7 +164,7 @@ double peak_of(const json& strategy) {
 std::string figure_table(const json& strategies) {
   html::Table table({"strategy", "test accuracy, %", "ms per step",
                      "speed-up over " + html::escaped(name_of(base_of(strategies))), "peak, MiB",
-                     "parameters at rest", "steps skipped", "final loss"});
+                     "at rest", "skipped", "loss"});
   const auto base = number_in(base_of(strategies), "ms");
   int style = 0;
   for (const json& s : strategies) {
@@ -306,7 +306,7 @@ std::string strategy_sections(const json& strategies) {
   return setting(strategies.front()) + figure_table(strategies) + html::figures(pictures) +
          html::paragraph(
              "Peak: the bytes at the moment of their highest total, without the data set. "
-             "Parameters at rest: bytes of parameters, masters, remainders and compensation, over "
+             "At rest: bytes of parameters, masters, remainders and compensation, over "
              "those of f32 parameters. ms per step: the median. Losses are averaged over a tenth "
              "of "
              "the steps.") +

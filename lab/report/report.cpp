@@ -68,7 +68,7 @@ const Question questions[] = {
      {"scale", "saturation"}},
     {"errors",
      "How large are the errors, and what do they consist of?",
-     "All sites, seeds and sampled steps of a role; each error relative to its tensor's size.",
+     "In percent of the tensor; its parts in percent of the squared error. All seeds and steps.",
      {"errors", "sqnr"},
      error_table},
     {"sizes",

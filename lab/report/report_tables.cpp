@@ -185,8 +185,9 @@ std::string fact_tables(const ReportData& data) {
     };
     std::vector<std::string> row{html::brief(name, 40)};
     for (const auto& all : values) row.push_back(text_of(all));
-    const bool equal = values[0].size() == 1 &&
-                       std::ranges::all_of(values, [&](const auto& v) { return v == fact.second[0]; });
+    const bool equal = values[0].size() == 1 && std::ranges::all_of(values, [&](const auto& v) {
+                         return v == fact.second[0];
+                       });
     if (equal) same.row({row[0], row[1]});
     else different.row(row);
   }
@@ -306,11 +307,10 @@ std::string without_numbers(std::string_view site) {
 
 std::string error_table(const ReportData& data) {
   constexpr std::size_t most_lines = 100;
-  html::Table table({"policy, role", "error, %", defined("scale, %", "error-parts"),
-                     defined("dead zone, %", "error-parts"), defined("grid, %", "error-parts"),
-                     defined("saturation, %", "error-parts"),
-                     defined("norm / noise", "norm-to-noise"), defined("flipped, %", "oscillation"),
-                     defined("and back, %", "oscillation")});
+  html::Table table({"policy, role", "error, %", defined("scale", "error-parts"),
+                     defined("dead zone", "error-parts"), defined("grid", "error-parts"),
+                     defined("beyond", "error-parts"), defined("norm / noise", "norm-to-noise"),
+                     defined("flipped", "oscillation"), defined("and back", "oscillation")});
   for (const ReportGroup& group : data.groups) {
     std::map<policy::Role, RoleErrors> roles;
     for (const auto& [place, tensor] : group.tensors) roles[place.second].add(place.second, tensor);
@@ -451,7 +451,7 @@ at-rest|at rest|Parameters and the tensors stored with them: masters, remainders
 underflow|underflow|The share of the nonzero numbers that become 0.
 saturation|saturation|The share of all numbers that exceed the grid's largest number times its scale.
 sqnr|SQNR|10 log10(Σ x² / Σ e²) in dB; e is the error of the rounding. Large values dominate the sums and hide small values that become 0: compare it with underflow.
-error-parts|scale, dead zone, grid, saturation|Parts of Σ e² that add up to it. With a = Σ x y / Σ x², scale is (a - 1)² Σ x²: what one factor for all of y would remove. The rest, Σ (y - a x)², is divided into numbers that became 0 (dead zone), numbers beyond the grid's largest (saturation), and all others (grid).
+error-parts|scale, dead zone, grid, beyond|Parts of Σ e² that add up to it. With a = Σ x y / Σ x², scale is (a - 1)² Σ x²: what one factor for all of y would remove. The rest, Σ (y - a x)², is divided into numbers that became 0 (dead zone), numbers beyond the grid's largest (beyond), and all others (grid).
 norm-to-noise|norm / noise|√(Σ x² / Σ e²) of a gradient. Training stalls when it is below √3 (arXiv 2505.19115).
 oscillation|flipped, and back|Over three sampled steps in a row: the share of a weight's numbers that moved to another point of the grid from the second to the third, and the share that moved away and back (arXiv 2502.20853).
 rms|log2 of the root mean square|log2 √(Σ x² / n) before the rounding, loss scale included.

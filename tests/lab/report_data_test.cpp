@@ -781,13 +781,13 @@ TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips o
   REQUIRE(table.size() == 3);
   CHECK(table[1][0] == "pweight");
   CHECK(cell(table, 1, "error, %") == "20.00");
-  CHECK(cell(table, 1, "dead zone, %") == "25.0");
-  CHECK(cell(table, 1, "flipped, %") == "10.00");
-  CHECK(cell(table, 1, "and back, %") == "2.50");
+  CHECK(cell(table, 1, "dead zone") == "25.0");
+  CHECK(cell(table, 1, "flipped") == "10.00");
+  CHECK(cell(table, 1, "and back") == "2.50");
   CHECK(cell(table, 1, "norm / noise") == "");
-  CHECK(cell(table, 2, "scale, %") == "0.0");
-  CHECK(cell(table, 2, "dead zone, %") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
-  CHECK(cell(table, 2, "grid, %") == "62.5");
+  CHECK(cell(table, 2, "scale") == "0.0");
+  CHECK(cell(table, 2, "dead zone") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
+  CHECK(cell(table, 2, "grid") == "62.5");
   CHECK(cell(table, 2, "norm / noise") == "1.41, 2 below √3");
 }
 
