@@ -252,9 +252,9 @@ TEST_CASE("scales") {
   CHECK(refusal_of_scale("\"tensor\"") == "/quantizers/q/scale: none, got \"tensor\".");
   CHECK(refusal_of_scale("1") == "/quantizers/q/scale: a scale is an object, got a number.");
   CHECK(refusal_of_scale("{}") ==
-        "/quantizers/q/scale: \"per\": \"tensor\" or \"block\" is missing.");
-  CHECK(refusal_of_scale(R"({"per": "row"})") ==
-        "/quantizers/q/scale/per: tensor or block, got \"row\".");
+        "/quantizers/q/scale: \"per\": \"tensor\", \"row\" or \"block\" is missing.");
+  CHECK(refusal_of_scale(R"({"per": "column"})") ==
+        "/quantizers/q/scale/per: tensor, row or block, got \"column\".");
   CHECK(contains(refusal_of_scale(R"({"per": "block", "format": "bf61"})"),
                  "/quantizers/q/scale/format: there is no number format named \"bf61\". "));
   CHECK(refusal_of_scale(R"({"per": "block", "history": 4})") ==
