@@ -204,7 +204,7 @@ std::string label_of(double value, int digits = 4);
 
 }  // namespace halftone::lab::svg
 
-// What several drawings show: sizes of numbers, ranges of formats, uses of memory.
+// Contents that several drawings share: sizes of numbers, ranges of formats, uses of memory.
 
 namespace halftone::lab {
 

@@ -251,7 +251,7 @@ std::string verdict_text(const std::vector<double>& differences, const std::stri
   const std::string about = fixed(std::ceil(double(answer.would_decide) / digit) * digit, 0),
                     more = answer.would_decide >= 100'000
                                ? ""
-                               : "; about " + about + " would decide 1 %";
+                               : "; about " + about + " seeds would decide 1 %";
   const bool lower = d.mean<-d.half, higher = d.mean> d.half;
   const char* const way = lower ? "better" : "worse";
   if (answer.verdict == Verdict::equivalent)

@@ -90,8 +90,8 @@ class Writer {
                                   : front_ + csv_cell(statistic) + ',' + value_text(value) + '\n');
   }
 
-  /// Writes the rows that were not written yet; top > 0: so many with the largest values, the
-  /// largest first.
+  /// Writes the rows that were not written yet; with top > 0 only the `top` rows with the largest
+  /// values, the largest first.
   void write(std::ostream& out, int64_t top = 0) {
     if (std::exchange(first_, false) && !json_lines_)
       out << "run,policy,workload,seed,step,site,role,input,statistic,value\n";

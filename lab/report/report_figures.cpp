@@ -44,7 +44,7 @@ double quantile(std::vector<double> all, double share) {
   return all[std::size_t(share * double(all.size() - 1))];
 }
 
-/// Gives the axis the range of most of what is drawn, with 0: what lies beyond it does not hide the
+/// Fits the axis to most of the points, and to 0, so that a few far points do not flatten the
 /// rest.
 void fit_differences(svg::Plot& plot) {
   std::vector<double> middles{0, 0}, ends{0, 0};
@@ -59,8 +59,8 @@ void fit_differences(svg::Plot& plot) {
   plot.y.low = low - room, plot.y.high = high + room;
 }
 
-/// Gives the axis the range of the last three quarters: neither the first steps, nor a spike, nor a
-/// policy that diverges may hide the rest.
+/// Fits the axis to the last three quarters of the steps, so that the first steps, a spike or a
+/// policy that diverges do not flatten the rest.
 void fit_losses(svg::Plot& plot) {
   double low = HUGE_VAL, high = -HUGE_VAL, least = HUGE_VAL;
   for (const svg::Curve& curve : plot.curves) {

@@ -56,23 +56,21 @@ std::string winner(const Groups& groups) {
   if (all.size() < 2) return "";
   std::ranges::stable_sort(all, {}, [](const auto& entry) { return entry.first; });
   const ReportGroup& best = *all.front().second;
-  std::string others;
-  std::size_t count = 0;
+  std::vector<std::string> equals;
   for (const auto& [loss, group] : std::span(all).subspan(1)) {
     const auto paired = group->paired(best, "loss");
     const Interval d = interval_of(paired);
     if (paired.size() > 1 && d.mean > d.half) continue;
-    ++count;
-    others += (others.empty() ? "" : ", ") + html::brief(group->label, 60);
+    equals.push_back(html::brief(group->label, 60));
   }
-  return html::element("p", "class=\"lead\"",
-                       "<b>" + html::brief(best.label, 60) + "</b> has the lowest " +
-                           defined("loss", "final-loss") +
-                           (others.empty()
-                                ? ", and every other policy is worse."
-                                : ". These runs do not tell it from " + others +
-                                      (count + 1 < all.size() ? "; the others are worse." : "."))) +
-         "\n";
+  const std::string name = "<b>" + html::brief(best.label, 60) + "</b>",
+                    lowest = " has the lowest " + defined("loss", "final-loss");
+  const std::string sentence =
+      equals.empty() ? name + lowest + ", and every other policy is worse."
+                     : "Undecided: " + name + lowest + ", but these runs cannot tell it from " +
+                           joined(equals, " or ") +
+                           (equals.size() + 1 < all.size() ? "; the others are worse." : ".");
+  return html::element("p", "class=\"lead\"", sentence) + "\n";
 }
 
 /// Says where a policy's roundings lose most.
@@ -87,8 +85,8 @@ std::string loses_most(const ReportGroup& group) {
     if (const double sqnr = tensor.survey.sqnr(); sqnr < least) least = sqnr, noisy = at;
   }
   if (noisy.empty()) return "";
-  return " Its largest error, " + fixed(least, 1) + " dB of " + defined("SQNR", "sqnr") +
-         ", is in " + noisy +
+  return " It errs most in " + noisy + ", with an " + defined("SQNR", "sqnr") + " of " +
+         fixed(least, 1) + " dB" +
          (most < 5e-4 ? "." : "; " + fixed(100 * most, 1) + " % become 0 in " + lost + ".");
 }
 
@@ -123,10 +121,10 @@ std::string policy_table(const ReportData& data) {
     const ReportGroup& base = *groups.front();
     if (base.is_file) continue;
     std::vector<std::string> heads{"policy",
-                                   defined("bits", "bits"),
+                                   defined("bits of weights, inputs, gradients", "bits"),
                                    defined("MiB", "mib"),
                                    defined("ms/step", "ms"),
-                                   defined("loss", "final-loss"),
+                                   defined("loss, 95 %", "final-loss"),
                                    defined("against " + html::shortened(base.label, 24), "paired")};
     const auto skipped_in = [](const ReportGroup* group) {
       const auto all = group->numbers("skipped_steps");
@@ -442,7 +440,7 @@ std::string search_of(const std::filesystem::path& path) {
 
 /// A line each: anchor|name|text.
 constexpr std::string_view all_definitions =
-    R"(final-loss|final loss|The validation loss, if the workload has validation data; otherwise the mean loss of the last tenth of the steps. Then the mean over the seeds that all policies have, or over a policy's own if there is no such seed.
+    R"(final-loss|final loss|The loss on validation data. A workload without such data has the mean of the last tenth of the steps instead. The table shows the mean over the seeds that all policies share (without such a seed: over the policy's own), and its 95 % interval.
 paired|against a policy|(loss - its loss) / its loss for each seed that both have. The mean over the seeds and its 95 % interval, mean ± t s / √n with Student's t.
 bits|bits|Mean bits of the weights, inputs and gradients of results that products multiply, scales of blocks included; one number if they are equal.
 mib|MiB|The bytes of all uses but the data set at the moment of their highest total, in the first run of the policy.
@@ -450,7 +448,7 @@ ms|ms per step|The median over the steps, from the batch to the update, without 
 at-rest|at rest|Parameters and the tensors stored with them: masters, remainders, compensation.
 underflow|underflow|The share of the nonzero numbers that become 0.
 saturation|saturation|The share of all numbers that exceed the grid's largest number times its scale.
-sqnr|SQNR|10 log10(Σ x² / Σ e²) in dB; e is the error of the rounding. Large values dominate the sums and hide small values that become 0: compare it with underflow.
+sqnr|SQNR|10 log10(Σ x² / Σ e²) in dB; e is the error of the rounding, so a larger number is a smaller error. Large values dominate the sums and hide small values that become 0: compare it with underflow.
 error-parts|scale, dead zone, grid, beyond|Parts of Σ e² that add up to it. With a = Σ x y / Σ x², scale is (a - 1)² Σ x²: what one factor for all of y would remove. The rest, Σ (y - a x)², is divided into numbers that became 0 (dead zone), numbers beyond the grid's largest (beyond), and all others (grid).
 norm-to-noise|norm / noise|√(Σ x² / Σ e²) of a gradient. Training stalls when it is below √3 (arXiv 2505.19115).
 oscillation|flipped, and back|Over three sampled steps in a row: the share of a weight's numbers that moved to another point of the grid from the second to the third, and the share that moved away and back (arXiv 2502.20853).

@@ -176,6 +176,8 @@ def test_errors(torch, root):
         ht.Policy.named("full-bf16").apply(model, x)
     with pytest.raises(ht.UnsupportedError, match="accumulate"):
         ht.Policy.load(root / "amp" / "policies" / "deepseek_v3_accumulator.json").apply(model, x)
+    with pytest.raises(ht.UnsupportedError, match='a rule has "learned", which Python does not emulate'):
+        ht.Policy.load(root / "amp" / "policies" / "lsq_4bit.json").apply(model, x)
     with pytest.raises(ht.DTypeError, match="parameter conv.weight is torch.float64"):
         policy([]).apply(model.double(), x)
     model.float()

@@ -74,6 +74,24 @@ TEST_CASE("kernels: quantizers give the reference's bits") {
         }
 }
 
+TEST_CASE("kernels: every block chooses the reference's grid") {
+  Quantizer quantizer{.grid = formats::e2m1, .scaling = Scaling::per_block(1, 16, formats::e4m3)};
+  quantizer.scaling.tensor_level = true;
+  quantizer.choice.grids = {formats::e2m1, NumberFormat::integer(4), NumberFormat::ieee_like(3, 0)};
+  for (const ScaleError by : {ScaleError::mse, ScaleError::mae, ScaleError::max})
+    for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic})
+      for (const int32_t rows : {1, 3})
+        for (const Shape& shape : sizes<Shape>({{5, 50}, {7, 160}}, {{1}, {0, 3}, {33, 100}}))
+          for (const bool special : {false, true}) {
+            quantizer.choice.by = by, quantizer.rounding = rounding, quantizer.scaling.rows = rows;
+            INFO(described(quantizer), ", ", shape);
+            check_bits({spread(shape, f32, special)}, {empty(shape)},
+                       [&](Backend&, const Tensors& in, Tensors& out) {
+                         out[0] = quantized(in[0], {.quantizer = quantizer, .key = {11, 3}});
+                       });
+          }
+}
+
 TEST_CASE("kernels: blocks whose scale is subnormal") {
   for (const int64_t columns : {16, 600, 1000})
     for (const NumberFormat& grid : {formats::bf16, formats::tf32, formats::e5m2, formats::e4m3})

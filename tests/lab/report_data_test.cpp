@@ -488,12 +488,12 @@ TEST_CASE("policies: means, intervals, pairs by seed, medians and sums") {
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 3);
   CHECK(table[1][0] == "base");
-  CHECK(cell(table, 1, "loss") == "4 ± 25");  // of seeds 0 and 2, which both have
+  CHECK(cell(table, 1, "loss, 95 %") == "4 ± 25");  // of seeds 0 and 2, which both have
   CHECK(cell(table, 1, "against base") == "");
   CHECK(cell(table, 1, "ms/step") == "3.00");
   CHECK(cell(table, 1, "skipped") == "7");
   CHECK(cell(table, 1, "MiB") == "-");
-  CHECK(cell(table, 2, "loss") == "6 ± 38");
+  CHECK(cell(table, 2, "loss, 95 %") == "6 ± 38");
   // Both pairs differ by a half of the base's loss: no spread.
   CHECK(cell(table, 2, "against base") == "+50 ± 0 %");
   CHECK(cell(table, 2, "skipped") == "0");
@@ -509,8 +509,8 @@ TEST_CASE("bits: one number if they are equal, three otherwise, each at its poli
   };
   set(0, 16, 16, 16), set(1, 7.1459, 7.4926, 4.41);
   const HtmlTable table = tables_of(lab::policy_table(data)).at(0);
-  CHECK(cell(table, 1, "bits") == "16");
-  CHECK(cell(table, 2, "bits") == "7.1, 7.5, 4.4");
+  CHECK(cell(table, 1, "bits of weights, inputs, gradients") == "16");
+  CHECK(cell(table, 2, "bits of weights, inputs, gradients") == "7.1, 7.5, 4.4");
   const auto facts = tables_of(lab::fact_tables(data));
   const auto row = std::ranges::find(facts.at(0), "operands.weight_bits",
                                      [](const Cells& cells) { return cells[0]; });
@@ -525,9 +525,9 @@ TEST_CASE("policies: a group without losses has dashes, and each workload has a 
   data.groups[1].workload = "v";
   const auto tables = tables_of(lab::policy_table(data));
   REQUIRE(tables.size() == 2);
-  CHECK(cell(tables[0], 1, "loss") == "-");
+  CHECK(cell(tables[0], 1, "loss, 95 %") == "-");
   CHECK(cell(tables[0], 1, "ms/step") == "-");
-  CHECK(cell(tables[1], 1, "loss") == "1");  // of one run
+  CHECK(cell(tables[1], 1, "loss, 95 %") == "1");  // of one run
 }
 
 TEST_CASE("axes: the cells of a sweep are a curve over each axis of numbers") {
@@ -809,7 +809,7 @@ TEST_CASE("errors by block: the mean over the sites of a block, if there are two
   CHECK(points[1].y == doctest::Approx(50));
 }
 
-TEST_CASE("without data there is no table and no picture") {
+TEST_CASE("runs without data make neither tables nor pictures") {
   const ReportData none;
   for (const auto table : {lab::policy_table, lab::fact_tables, lab::format_table, lab::error_table,
                            lab::update_table, lab::comparison_tables, lab::search_tables})

@@ -135,6 +135,7 @@ TEST_CASE("six runs become a page with every panel") {
   // (0.1 / 1, 0.1 / 1.1, 0.1 / 1.2), mean 9.14 %, t(2) = 4.303
   CHECK(contains(page, "is worse than a: +9.1 ± 2.1 % with 3 seeds."));
   CHECK(contains(page, "<b>a</b> has the lowest"));
+  CHECK_FALSE(contains(page, "Undecided: "));
   CHECK(contains(page, "layers.0/linear.0 (3 like this)"));
   CHECK(contains(page, "≠ <span"));
   CHECK(contains(page, ">0; 1; 2<"));
@@ -276,7 +277,7 @@ TEST_CASE("figures memory, updates, scale and underflow have the numbers of the 
   }
 }
 
-TEST_CASE("figure exponents: the tensor's own format lies at its scale") {
+TEST_CASE("figure exponents: a tensor's format is drawn at the tensor's scale") {
   const TwoPolicies runs;
   bool found = false;
   for (const auto& row : rows_of("exponents", runs.paths))
@@ -392,6 +393,19 @@ TEST_CASE("verdicts: what the interval says, and how many seeds would decide") {
             .starts_with("is worse than fp32: +1.20 ± 0.99 % with 3 seeds, "
                          "by more or less than 1 %; about "));
   CHECK(text({0.05, -0.03}).starts_with("differs from fp32 by +1 ± 51 %: undecided with 2 seeds"));
+  CHECK(text({0.012, 0.016, 0.008}).ends_with(" seeds would decide 1 %."));
+}
+
+TEST_CASE("a page whose policies cannot be told apart says so first") {
+  const TemporaryDirectory directory;
+  lab::ReportOptions options;
+  for (int seed = 0; seed < 2; ++seed) {
+    options.paths.push_back(write_run(directory, "a", seed, 1 + 0.1 * seed));
+    options.paths.push_back(write_run(directory, "b", seed, 1.2 - 0.15 * seed));
+  }
+  const std::string page = report(options);
+  CHECK(contains(page, "Undecided: <b>a</b> has the lowest "));
+  CHECK(contains(page, ", but these runs cannot tell it from b."));
 }
 
 TEST_CASE("formats in short") {
@@ -858,7 +872,7 @@ TEST_CASE("a curve, its band, a whisker and a rule are marks at the places of th
   CHECK(contains(text, "stroke=\"var(--c0)\""));
 }
 
-TEST_CASE("what lies beyond an axis is not drawn along its border") {
+TEST_CASE("numbers outside of an axis are not drawn along its border") {
   Plot plot{.title = ""};
   plot.y = {.low = 0, .high = 1};
   plot.curves.push_back({.name = "a", .points = {{0, 9}, {1, 8}, {2, 0.5}, {3, 9}, {4, 9}}});

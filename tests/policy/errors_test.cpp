@@ -253,6 +253,21 @@ TEST_CASE("scales") {
   CHECK(refusal_of_scale("1") == "/quantizers/q/scale: a scale is an object, got a number.");
   CHECK(refusal_of_scale("{}") ==
         "/quantizers/q/scale: \"per\": \"tensor\", \"row\" or \"block\" is missing.");
+  const auto inner = [&](const std::string& entries) {
+    return refusal_of_scale(R"({"per": "block", "block": [1, 32], "inner": {)" + entries + "}}");
+  };
+  CHECK(inner(R"("block": [1, 8], "inner": {"block": [1, 4]})") == "accepted");
+  CHECK(inner("") == "/quantizers/q/scale/inner: \"block\": [1, columns] is missing.");
+  CHECK(inner(R"("block": [2, 8])") ==
+        "/quantizers/q/scale/inner/block: sub-blocks are in one row: [1, columns].");
+  CHECK(inner(R"("block": [1, 8], "format": "e8m0")") ==
+        "/quantizers/q/scale/inner/format: e1m0, e2m0 or e3m0, got \"e8m0\".");
+  CHECK(inner(R"("block": [1, 8], "inner": {"block": [1, 4], "inner": {"block": [1, 2]}})") ==
+        "/quantizers/q/scale/inner/inner: a block has more than two levels of sub-blocks inside. "
+        "Leave one out.");
+  CHECK(inner(R"("block": [1, 12])") ==
+        "/quantizers/q: sub-blocks are of 12 numbers inside of 32. Choose a smaller number that "
+        "divides it.");
   CHECK(refusal_of_scale(R"({"per": "column"})") ==
         "/quantizers/q/scale/per: tensor, row or block, got \"column\".");
   CHECK(contains(refusal_of_scale(R"({"per": "block", "format": "bf61"})"),
