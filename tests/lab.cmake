@@ -62,11 +62,17 @@ set_tests_properties(lab.report_of_a_comparison PROPERTIES FIXTURES_REQUIRED lab
 expect(lab.compare OUTPUT "0/linear.0 +input .*nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher)
 expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
-# Recipes for another stack.
-add_test(NAME lab.export COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/export.sh $<TARGET_FILE:halftone-lab> ${PROJECT_SOURCE_DIR}/amp/policies
-         ${CMAKE_CURRENT_BINARY_DIR}/lab_export)
+# Recipes for other stacks.
+foreach(target "te TransformerEngine 23" "torchao torchao 22" "modelopt Model-Optimizer 25")
+  separate_arguments(target)
+  list(GET target 0 to)
+  add_test(NAME lab.export_${to} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/export.sh $<TARGET_FILE:halftone-lab>
+           ${PROJECT_SOURCE_DIR}/amp/policies ${CMAKE_CURRENT_BINARY_DIR}/lab_export_${to} ${target})
+endforeach()
 expect(lab.export_nothing EXIT 1 OUTPUT "not in TransformerEngine: .*c_attn/linear.0 input: it has no format int8, blocks of 32x32 with f32 scales"
        COMMAND halftone-lab export jetfire_int8 --workload gpt_tiny -o ${CMAKE_CURRENT_BINARY_DIR}/lab_export_none)
+expect(lab.export_differs OUTPUT "num_bits.: .2, 1., .*differs: it rounds the scales of MX up.*differs: backward is in high precision"
+       COMMAND halftone-lab export mxfp4 --workload gpt_tiny --to modelopt -o ${CMAKE_CURRENT_BINARY_DIR}/lab_export_differs)
 expect(lab.export_elsewhere EXIT 2 MESSAGE "--to is .nemo.. Choose te" COMMAND halftone-lab export nvfp4 --workload gpt_tiny --to nemo -o x)
 # With a wire, one of the laboratory's own loops is one of several processes, alone.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/wired.json
