@@ -18,50 +18,95 @@ template <Element E>
   }
 }
 
+/// Loads `count` elements from i on as floats; the other lanes are 0.
+template <Element E, int count = register_lanes>
+[[gnu::always_inline]] static inline Register elements(const void* data, int64_t i) {
+  if constexpr (E == Element::f32) {
+    Register x{};
+    __builtin_memcpy(&x, static_cast<const float*>(data) + i, count * sizeof(float));
+    return x;
+  } else {
+    using Halves [[gnu::vector_size(register_bytes / 2)]] = uint16_t;
+    using Bits [[gnu::vector_size(register_bytes)]] = uint32_t;
+    Halves x{};
+    __builtin_memcpy(&x, static_cast<const uint16_t*>(data) + i, count * sizeof(uint16_t));
+    return (Register)(__builtin_convertvector(x, Bits) << 16);
+  }
+}
+
+/// Copies Width elements from i on.
+template <int Width, Element E>
+[[gnu::always_inline]] static inline void copy_row(const void* data, int64_t i, float* to) {
+  constexpr int rest = Width % register_lanes;
+#pragma GCC unroll 8
+  for (int k = 0; k + register_lanes <= Width; k += register_lanes)
+    store(to + k, elements<E>(data, i + k));
+  if constexpr (rest > 0) {
+    const Register last = elements<E, rest>(data, i + Width - rest);
+    __builtin_memcpy(to + Width - rest, &last, rest * sizeof(float));
+  }
+}
+
 using LaneIndices [[gnu::vector_size(register_bytes)]] = int32_t;
 
-/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart; log2(register_lanes) such
-/// stages transpose a block.
+/// Transposes the squares of 4 x 4 in rows `first` to first + 3.
+[[gnu::always_inline]] static inline void transpose_squares(Register* rows) {
+  LaneIndices low, high, low_pairs, high_pairs;  // two rows in turn, by elements and by pairs
+  for (int k = 0; k < register_lanes; ++k) {
+    const int square = k / 4 * 4;
+    low[k] = square + k % 4 / 2 + k % 2 * register_lanes, high[k] = low[k] + 2;
+    low_pairs[k] = square + k % 2 + k % 4 / 2 * register_lanes, high_pairs[k] = low_pairs[k] + 2;
+  }
+  const Register a = shuffled(rows[0], rows[1], low), b = shuffled(rows[0], rows[1], high);
+  const Register c = shuffled(rows[2], rows[3], low), d = shuffled(rows[2], rows[3], high);
+  rows[0] = shuffled(a, c, low_pairs), rows[1] = shuffled(a, c, high_pairs);
+  rows[2] = shuffled(b, d, low_pairs), rows[3] = shuffled(b, d, high_pairs);
+}
+
+/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart, down to squares of 4 x 4.
 template <int distance>
 [[gnu::always_inline]] static inline void exchange(Register (&rows)[register_lanes]) {
-  LaneIndices low, high;
-  for (int k = 0; k < register_lanes; ++k) {
-    low[k] = (k & distance) == 0 ? k : register_lanes + k - distance;
-    high[k] = (k & distance) == 0 ? k + distance : register_lanes + k;
-  }
+  if constexpr (distance >= 4) {
+    LaneIndices low, high;
+    for (int k = 0; k < register_lanes; ++k) {
+      low[k] = (k & distance) == 0 ? k : register_lanes + k - distance;
+      high[k] = (k & distance) == 0 ? k + distance : register_lanes + k;
+    }
 #pragma GCC unroll 16
-  for (int i = 0; i < register_lanes; ++i) {
-    if ((i & distance) != 0) continue;
-    const Register a = rows[i], b = rows[i + distance];
-    rows[i] = shuffled(a, b, low);
-    rows[i + distance] = shuffled(a, b, high);
+    for (int i = 0; i < register_lanes; ++i) {
+      if ((i & distance) != 0) continue;
+      const Register a = rows[i], b = rows[i + distance];
+      rows[i] = shuffled(a, b, low);
+      rows[i + distance] = shuffled(a, b, high);
+    }
+    exchange<distance / 2>(rows);
   }
-  if constexpr (distance > 1) exchange<distance / 2>(rows);
 }
 
 /// Packs whole blocks of `register_lanes` depths of a panel whose rows are contiguous along the
-/// depth. Returns the number of packed depths. Equivalent to: panel[d * Width + k] = x[k * stride +
-/// d], zero for k >= width.
-template <int Width>
-static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth,
-                               float* panel) {
+/// depth. Returns the number of packed depths. Equivalent to: panel[d * Width + k] =
+/// x[start + k * stride + d], zero for k >= width.
+template <int Width, Element E>
+static int64_t pack_transposed(const void* x, int64_t start, int64_t stride, int64_t width,
+                               int64_t depth, float* panel) {
   const int64_t blocks = depth / register_lanes;
   for (int64_t block = 0; block < blocks; ++block)
+#pragma GCC unroll 8
     for (int first = 0; first < Width; first += register_lanes) {
+      constexpr int last = Width % register_lanes == 0 ? register_lanes : Width % register_lanes;
+      const int count = first + register_lanes <= Width ? register_lanes : last;
+      const int64_t from = start + first * stride + block * register_lanes;
       Register rows[register_lanes];
 #pragma GCC unroll 16
       for (int k = 0; k < register_lanes; ++k)
-        rows[k] = first + k < width
-                      ? load<Register>(x + (first + k) * stride + block * register_lanes)
-                      : Register{};
+        rows[k] = k < count && first + k < width ? elements<E>(x, from + k * stride) : Register{};
+#pragma GCC unroll 4
+      for (int k = 0; k < register_lanes; k += 4) transpose_squares(rows + k);
       exchange<register_lanes / 2>(rows);
-      constexpr int kept_in_last =
-          Width % register_lanes == 0 ? register_lanes : Width % register_lanes;
-      const int kept = first + register_lanes <= Width ? register_lanes : kept_in_last;
 #pragma GCC unroll 16
       for (int k = 0; k < register_lanes; ++k)
         __builtin_memcpy(panel + (block * register_lanes + k) * Width + first, &rows[k],
-                         std::size_t(kept) * sizeof(float));
+                         std::size_t(count) * sizeof(float));
     }
   return blocks * register_lanes;
 }
@@ -83,22 +128,18 @@ static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, i
   };
   if (outer_stride == 1) {
     // Goes through rows of the memory and reads each once for all panels.
-    for (int64_t d = 0; d < depth; ++d) {
-      const int64_t from = d * depth_stride;
+    for (int64_t d = 0; d < depth; ++d)
       for (int64_t o = 0; o < whole; o += Width)
-        for (int k = 0; k < Width; ++k)
-          panels[o * depth + d * Width + k] = element<E>(data, from + o + k);
-    }
+        copy_row<Width, E>(data, d * depth_stride + o, panels + o * depth + d * Width);
     if (whole < outer) pack_panel(whole, outer - whole, 0);
     return;
   }
   for (int64_t o = 0; o < outer; o += Width) {
     const int64_t width = outer - o < Width ? outer - o : Width;
     int64_t done = 0;
-    if constexpr (E == Element::f32)
-      if (depth_stride == 1)
-        done = pack_transposed<Width>(static_cast<const float*>(data) + o * outer_stride,
-                                      outer_stride, width, depth, panels + o * depth);
+    if (depth_stride == 1)
+      done = pack_transposed<Width, E>(data, o * outer_stride, outer_stride, width, depth,
+                                       panels + o * depth);
     pack_panel(o, width, done);
   }
 }

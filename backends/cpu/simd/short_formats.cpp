@@ -1,4 +1,5 @@
-// f16 and bf16 to floats and back. Widening is exact, and narrowing is correctly rounded, subnormals included.
+// f16 and bf16 to floats and back. Widening is exact, and narrowing is correctly rounded,
+// subnormals included.
 #include <halftone/backends/cpu/simd/local.h>
 #if defined(__AVX512BF16__)
 #include <halftone/backends/cpu/simd/bf16_native.h>
@@ -12,9 +13,27 @@ static void widen_bf16(const uint16_t* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = __builtin_bit_cast(float, uint32_t(x[i]) << 16);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512BF16__)
+/// BFloat16::round() of eight floats, in the lower halves.
+[[gnu::always_inline]] static inline __m256i rounded_bf16(const float* x) {
+  const __m256 floats = _mm256_loadu_ps(x);
+  const __m256i bits = (__m256i)floats, upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  const __m256 nan = _mm256_cmp_ps(floats, floats, _CMP_UNORD_Q);
+  return _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), quiet, (__m256i)nan);
+}
+#endif
+
 static void narrow_bf16(const float* x, uint16_t* y, int64_t n) {
   int64_t i = 0;
-#if defined(__AVX512BF16__)
+#if defined(__AVX2__) && !defined(__AVX512BF16__)
+  for (; i + 16 <= n; i += 16) {
+    const __m256i pairs = _mm256_packus_epi32(rounded_bf16(x + i), rounded_bf16(x + i + 8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i), _mm256_permute4x64_epi64(pairs, 0xd8));
+  }
+#elif defined(__AVX512BF16__)
   for (; i + 16 <= n; i += 16) {
     const __m256i rounded = round_bf16(_mm512_loadu_ps(x + i));
     __builtin_memcpy(y + i, &rounded, sizeof rounded);
