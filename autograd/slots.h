@@ -213,9 +213,8 @@ class CallScope {
   int next_ordinal(const OpInfo& op) const;
   Place place() const { return {owner_, label_, begun_, hold_}; }
 
-  /// Copies buffers to `held`, for as long as it exists. Inside of a module it copies the buffers
-  /// of this module at once; outside of all modules, those of each outermost module before its
-  /// call.
+  /// While it exists, adds copies of buffers to `held`: inside of a module, of this module's at
+  /// once; outside of all modules, of those of each outermost module before its call.
   class Holding {
    public:
     explicit Holding(ListOfHeldBuffers& held) : outer_(std::exchange(held_, &held)) {

@@ -104,7 +104,7 @@ struct SvdFactors {
 /// values are equal. Throws UsageError for elements that are not finite.
 SvdFactors svd(const Tensor& a);
 struct EighFactors {
-  Tensor values, vectors;  // [..., n], rising; [..., n, n], in columns
+  Tensor values, vectors;  // [..., n], ascending; [..., n, n], in columns
 };
 /// Returns the eigenvalues and eigenvectors of symmetric matrices; reads the lower triangle. As for
 /// svd(), signs of vectors are not unique, and gradients of vectors need distinct eigenvalues.
