@@ -35,8 +35,7 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
 
 // Draws the recorded graph of one step in the language of Graphviz: operations in the order of
 // computation, casts and operations with a tap (OpTap, autograd/slots.h) as shapes of their own,
-// dtypes as colors, and the tensors that each operation saves for backward. As torchviz for
-// PyTorch.
+// dtypes as colors, and the tensors that each operation saves for backward. As PyTorch's torchviz.
 //
 //   write_dot(loss, "step.dot", {.names = model.named_parameters()});  // before loss.backward()
 //   $ dot -Tsvg step.dot -o step.svg

@@ -74,8 +74,7 @@ struct CastPlan {
   std::shared_ptr<OpTap> tap{};             // wraps the operation; null: none
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
   std::optional<bool> tf32{};               // core/device.h, forward and backward
-  /// How activations are stored for backward. Bit i of `parameters`: input i is a parameter, which
-  /// is no activation.
+  /// How activations are stored for backward. Bit i of `parameters`: input i is not an activation.
   CodedForm saved{};
   uint32_t parameters = 0;
 };
@@ -116,8 +115,7 @@ struct Node;
 /// The operation that a tap wraps.
 class Computation {
  public:
-  /// Runs the operation on `inputs` and returns its result. Backward will use the tensors that this
-  /// run saves.
+  /// Runs the operation and returns its result. Backward will use the tensors that this run saves.
   virtual Tensor run(std::span<const Tensor> inputs) = 0;
   /// Runs a copy of the operation on `inputs`, which may have other dtypes than the actual ones,
   /// and returns its result. If `kept` is not null, it receives the copy as a node: backward() of

@@ -255,8 +255,7 @@ class Backend {
   virtual void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) = 0;  // rows, along n
   /// rows, along n, one factor after the other in f64 (integers in 64 bits)
   virtual void cumulative_product(const Tensor& x, Tensor& y) = 0;
-  /// dx = the gradient of cumulative_product() for dy; floating. It does not divide by elements, so
-  /// zeros in x do no harm
+  /// dx = the gradient of cumulative_product() for dy; floating. No divisions: zeros do no harm
   virtual void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) = 0;
 
   // --- contraction
@@ -482,8 +481,7 @@ inline void fill_with(const Tensor& y, Number value) {
   write_in_place(y, [&](Backend& backend, Tensor& to) { backend.fill(value, to); });
 }
 
-/// Updates a slot with coded states: decodes them to f32, updates, and encodes them again. For
-/// backends and layouts without a loop of their own.
+/// Updates a slot through f32 copies of its coded states: for backends and layouts without a loop.
 void update_decoded(Backend& backend, const UpdateSlot& slot, const UpdateCall& call);
 
 }  // namespace halftone

@@ -83,10 +83,9 @@ double communication_patience();
 /// backends/registry.cpp. The first call starts the engine. Throws UsageError if a launcher is
 /// present that this build, or its MPI, does not fit. Use it from one thread.
 Communicator& world();
-/// Returns the engine that carries tensors of a device between the ranks of `group`: NCCL for a GPU
-/// if `group` is world() and each rank has a GPU of its own; else `group` itself, which carries
-/// them through the host; rank 0 prints why on standard error. All ranks must make the first call
-/// for a GPU together.
+/// Returns the engine that carries tensors of a device between the ranks of `group`: NCCL if it is
+/// world() and each rank has a GPU of its own; else `group` itself, through the host, and rank 0
+/// prints the reason on standard error. All ranks make the first call for a GPU together.
 Communicator& communicator_for(Communicator& group, Device device);
 
 /// An engine that this build may contain: present, or the reason why not.

@@ -1,6 +1,5 @@
-// Errors are exceptions of one of six kinds, and every message has the same form. This file also
-// has the parts of messages (numbers, text from outside, suggestions of names) and sizes that
-// detect an overflow.
+// Errors are exceptions of one of six kinds, and every message has the same form. Also here: parts
+// of messages (numbers, text from outside, suggested names), and sizes that detect an overflow.
 #pragma once
 
 #include <cstddef>
@@ -122,8 +121,7 @@ std::string suggestion(std::string_view given, std::span<const std::string_view>
 /// not UTF-8 ("\xff"). A backslash is not escaped, so a second call changes nothing.
 std::string printable(std::string_view text);
 
-/// Returns printable(text), cut between characters to at most `most` bytes of the text, with "..."
-/// if the text is longer.
+/// Returns the first `most` bytes, printable and cut between characters, and "..." if more follow.
 std::string shortened(std::string_view text, std::size_t most);
 /// Returns shortened(text, most) in quotes.
 std::string in_quotes(std::string_view text, std::size_t most = 80);

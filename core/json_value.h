@@ -31,8 +31,8 @@ class JsonValue {
   bool is_text() const { return json_.is_string(); }
   bool is_null() const { return json_.is_null(); }
 
-  /// Throws FormatError, with the nearest known name, if this is no object, or if it has an entry
-  /// whose name is not in `known`. `what`: what the object is, "a rule".
+  /// Throws FormatError, with the nearest known name, unless this is an object whose entries all
+  /// have names in `known`. `what`: what the object is, "a rule".
   void only(std::string_view what, std::span<const std::string_view> known) const;
   std::optional<JsonValue> find(std::string_view key) const;
   std::vector<JsonValue> members() const;          // of an object, in the file's order
@@ -46,8 +46,7 @@ class JsonValue {
   bool boolean() const;
   double number() const;
   int64_t integer(int64_t least, int64_t most) const;
-  /// Returns the index of this text in `words`. Throws FormatError, which lists `words`, if the
-  /// text is none of them.
+  /// Returns the index of this text in `words`; throws FormatError, with `words`, for other texts.
   std::size_t word(std::span<const std::string_view> words) const;
 
   /// Throws FormatError: "[policy my.json] /rules/2: message".
@@ -61,8 +60,7 @@ class JsonValue {
                                    std::span<const std::string_view> known) const;
 
  private:
-  /// Makes the member of `object` with this key. The pointer has the key escaped, and shortened if
-  /// it is long.
+  /// Makes the member of `object` with this key. In its pointer the key is escaped and shortened.
   JsonValue(const JsonValue& object, std::string_view key, const Json& json);
 
   std::string where_, pointer_, key_{};

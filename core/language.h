@@ -100,8 +100,7 @@ template <class Value> class ScopeOrder {
   Ended* ended_ = nullptr;  // scopes that ended before one inside them; hardly ever any
 };
 
-/// A slot, with one value for each thread. `Value` is a pointer or a shared pointer; it is null
-/// while the slot is empty.
+/// A slot in each thread. `Value` is a pointer or a shared pointer: null while the slot is empty.
 template <class Value> class Slot {
  public:
   static const Value& current() { return value_; }

@@ -13,9 +13,8 @@
 namespace halftone {
 
 /// When a scaler forgets the overflows that it saw; with `hysteresis` n it tolerates n - 1 of them
-/// before it backs off. apex: at any clean step. megatron: when the scale grows. deepspeed: when
-/// the scale grows, but the interval starts at the last overflow, so that the first growth comes a
-/// step later.
+/// before it backs off. apex: at any clean step. megatron: when the scale grows. deepspeed: the
+/// same, but the interval starts at the last overflow: the first growth comes a step later.
 enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
 
 /// The options that users choose.

@@ -109,8 +109,7 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   MemoryUse use() const { return use_; }
-  /// Moves the bytes to another use in the ledger, e.g. when an activation gradient becomes a
-  /// parameter's gradient.
+  /// Moves the bytes to this use in the ledger: an activation gradient becomes a parameter's.
   void recharge(MemoryUse use);
 
   uint64_t version() const { return version_; }

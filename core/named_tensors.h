@@ -108,8 +108,7 @@ Tensor text_tensor(std::string_view text);
 /// Returns whether two tensors of any dtypes have the same values, to the bit.
 bool same_values(const Tensor& a, const Tensor& b);
 /// Returns a value of x that a conversion to `dtype` would replace by another one: a finite number
-/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding is no such
-/// loss.
+/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding does not count.
 std::optional<double> lost_value(const Tensor& x, DType dtype);
 
 // safetensors (https://github.com/huggingface/safetensors): u64 little-endian N, N bytes of JSON,

@@ -25,8 +25,7 @@ struct RopeOptions {
   RopeScaling scaling{};
 };
 
-/// Returns the angle, in radians, by which a pair turns from one position to the next. pairs: of a
-/// row.
+/// Returns the angle (radians) by which a pair, of `pairs` in a row, turns with each position.
 HT_HD double rope_frequency(const RopeOptions& options, int64_t pair, int64_t pairs) {
   const double frequency = math::pow(options.theta, -double(pair) / double(pairs));
   const RopeScaling& s = options.scaling;

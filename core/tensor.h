@@ -117,7 +117,7 @@ bool is_dense(const Shape& shape, const Strides& strides);
 /// Returns the shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
 /// Returns `dim` counted from the front, 0 to rank - 1; a negative `dim` counts from the end.
-/// Throws ShapeError naming `op` if there is no such dimension.
+/// Throws ShapeError naming `op` if the rank is too small.
 int normalize_dim(std::string_view op, int64_t dim, int rank);
 
 // Tensor is a handle of two pointers: its content (a TensorBody: storage, offset, shape, strides,
@@ -201,8 +201,7 @@ class Tensor {
   /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the
   /// graph.
   void backward() const;
-  /// Does the same for any shape, with `gradient` as the gradient of this tensor. retain_graph
-  /// keeps the graph.
+  /// Does the same from `gradient`, that of this tensor; retain_graph: keeps the graph.
   void backward(const Tensor& gradient, bool retain_graph = false) const;
   /// Returns the same data without history: free, shares storage.
   Tensor detach() const { return Tensor(body_); }

@@ -54,8 +54,7 @@ HT_HD uint16_t random_half(RandomKey key, uint64_t i) {
   return uint16_t(i % 2 ? word >> 16 : word);
 }
 
-/// Where the whole weight is: in one of the two tensors, or in both, so that decode() must join
-/// them.
+/// Where the whole weight is: in one of the two tensors, or in both, which decode() joins.
 enum class WeightLies : uint8_t { in_parameter, in_companion, in_both };
 
 // A form has

@@ -65,8 +65,7 @@ inline void on_device_of(std::string_view op, const Tensor& input, std::string_v
                       ". Move them to one device with to().");
 }
 
-/// Throws unless x, a per-channel vector (weight, bias, running statistics), is undefined or
-/// floating of shape [size].
+/// Throws unless x (weight, bias, running statistics) is undefined or floating of shape [size].
 inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
   if (!x.defined()) return;
   floating(op, x);

@@ -218,8 +218,9 @@ Sorted cummin(const Tensor& x, int dim);
 /// With weights of x's shape, returns the sums of these: f32 for f32 weights, else f64. Reads x on
 /// the host. As torch.bincount.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t minlength = 0);
-/// Returns how many elements lie in each of `bins` equal parts of [low, high], in x's dtype; others
-/// are left out. If low == high the range is that of x, which the host reads. As torch.histc.
+/// Returns how many elements are in each of `bins` equal parts of [low, high], in x's dtype; other
+/// elements are left out. If low == high the range is that of x, which the host reads. As
+/// torch.histc.
 Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 0);
 /// Returns i64: the index in the last dimension of `sorted` at which each value could be inserted
 /// so that the order stays, before elements that equal it, or after them if `right`. `sorted` is a

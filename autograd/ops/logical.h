@@ -16,7 +16,7 @@ inline Tensor as_bool(std::string_view op, const Tensor& x) {
   check::numbers_or_bool(op, x);
   return cast(x, boolean);
 }
-/// Returns the max or min of x as bools; `of_none` if there are no elements.
+/// Returns the max or min of x as bools; over no elements, `of_none`.
 inline Tensor reduce_bools(std::string_view op, Reduction kind, const Tensor& x,
                            const ReduceDims& over, bool of_none) {
   const Tensor truth = as_bool(op, x);

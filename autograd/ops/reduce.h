@@ -16,8 +16,7 @@ struct ReduceDims {
   Dims dims{};
   bool keep = false;
 
-  /// Returns, for each of the `rank` dimensions, 1 if `dims` names it, else 0. Throws ShapeError if
-  /// it is named twice.
+  /// Returns 1 for each dimension in `dims`, 0 for others; throws ShapeError if one is repeated.
   Dims named(std::string_view op, int rank) const {
     Dims count = Dims::filled(rank, 0);
     for (int64_t dim : dims)

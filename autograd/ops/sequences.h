@@ -164,9 +164,8 @@ struct AttentionOptions {
   double dropout = 0;  // probability for weights; no training flag, as in PyTorch
   bool causal = false;
   std::optional<double> scale{};  // absent: 1 / sqrt(e)
-  /// k and v may have fewer heads than q, if this number divides the number of q's heads:
-  /// neighboring heads of q share one. As PyTorch's; nothing is repeated in memory (Ainslie et al.
-  /// 2023).
+  /// k and v may have fewer heads than q, a number that divides q's: neighboring heads of q share
+  /// one. As PyTorch's; nothing is repeated in memory (Ainslie et al. 2023).
   bool enable_gqa = false;
 };
 

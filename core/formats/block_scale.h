@@ -137,8 +137,7 @@ HT_HD int least_candidate(ScaleError by, int count, int64_t rows, int64_t column
   return best;
 }
 
-/// Adds up the rows of a block in the order that the head of this file defines; for ScaleError::max
-/// takes the largest instead.
+/// Adds up the rows of a block in the order above; for ScaleError::max takes the largest instead.
 class BlockSum {
  public:
   HT_HD constexpr explicit BlockSum(ScaleError error = ScaleError::mse) : error_(error) {}

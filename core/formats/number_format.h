@@ -406,8 +406,7 @@ struct NamedAccumulator {
 /// Returns the accumulators of all known machines; core/formats/sums.h has their sources.
 std::span<const NamedAccumulator> named_accumulators();
 
-/// Throws UsageError, in the name of `op`, for stochastic rounding, a negative chunk or an invalid
-/// grid.
+/// Throws UsageError naming `op` for stochastic rounding, a negative chunk or an invalid grid.
 void check_accumulator(std::string_view op, const Accumulator& accumulator);
 
 #if defined(__CUDA_ARCH__)

@@ -64,8 +64,8 @@ inline constexpr std::array<std::string_view, 3> words_of<ScaleError>{"mse", "ma
 /// Scales of sub-blocks inside of a block, `columns` neighbors in a row each: the powers of two 2^0
 /// to 2^(2^bits - 1). A sub-block takes the least of them with which its largest magnitude, scaled,
 /// has at most the exponent of the grid's largest number (if there is a level inside: times the
-/// largest scale of that level); if none does, the largest. MX4 to MX9 (arXiv 2302.08007), HiFloat4
-/// (arXiv 2602.11287).
+/// largest scale there); if none does, the largest. MX4 to MX9 use this (arXiv 2302.08007), and
+/// HiFloat4 (arXiv 2602.11287).
 struct InnerScale {
   int32_t columns = 0;  // 0: no such level
   int32_t bits = 1;     // at most 3
@@ -97,8 +97,8 @@ struct Scaling {
   /// format's largest
   float scale_max = 0;
   /// The numbers at which a block's scale may put its largest magnitude; a 0 ends them. None: at
-  /// the grid's largest. Of several, the block takes the one with the least `error`, of equal ones
-  /// the first. The errors are those of rounding to nearest if the quantizer rounds stochastically.
+  /// the grid's largest. The block takes the number with the least `error`, the first of equal
+  /// ones. The errors are those of rounding to nearest if the quantizer rounds stochastically.
   /// [6, 4] on e2m1: Four Over Six (arXiv 2512.02010), as TransformerEngine.
   static constexpr int32_t most_targets = 8;
   std::array<float, most_targets> targets{};
@@ -157,8 +157,7 @@ struct StochasticBits {
 
 /// The grids among which each block takes the one with the least error, the first of equal ones.
 /// With each grid, a block has the scale for this grid's largest number. Errors are summed in f64,
-/// row by row; they are those of rounding to nearest if the quantizer rounds stochastically. (Grid
-/// Games, arXiv 2605.12327.)
+/// row by row; a stochastic rounding is measured to nearest. (Grid Games, arXiv 2605.12327.)
 struct GridChoice {
   std::vector<NumberFormat> grids{};  // 2 to 8; none: no choice
   ScaleError by = ScaleError::mse;

@@ -23,8 +23,7 @@
 
 namespace halftone::sums {
 
-/// Returns the exponent that a unit reads from x: at least `least` (for the sum -126), and -126 for
-/// a 0.
+/// Returns the exponent that a unit reads from x, at least `least` (-126 for the sum); of 0: -126.
 HT_HD constexpr int32_t exponent_of(float x, int32_t least) {
   const uint32_t magnitude = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
   const auto exponent = int32_t(magnitude >> 23) - 127;
