@@ -370,7 +370,7 @@ class Backend {
   /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN. The check comes first;
   /// then all tensors are multiplied by factor (undefined: only checked), also if found_inf is set.
   virtual void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) = 0;
-  /// total, an f32 or f64 scalar, becomes the sum over all elements, accumulated in f64
+  /// total, an f32 or f64 scalar, becomes the sum of all x^2, accumulated in f64
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
   /// next() of core/loss_scale.h in place, on scalars: f32 found_inf (an overflow if not 0), f32
   /// scale, i64 growth_tracker, i32 overflows_left

@@ -165,7 +165,7 @@ template <class... S> Shape shape_of(S... sizes) {
   else return {};
 }
 }  // namespace detail
-/// empty() to randn() with sizes passed one by one; f32, on the CPU: randn(2, 3).
+/// empty, zeros, ones, rand and randn with sizes passed one by one; f32, on the CPU: randn(2, 3).
 template <std::integral First, class... S> Tensor empty(First first, S... rest) {
   return empty(detail::shape_of(first, rest...));
 }

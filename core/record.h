@@ -58,7 +58,7 @@ class Record {
     describe(reader, record, context...);
     return record;
   }
-  /// The same for a record to which later programs add entries: other names are left out.
+  /// Does the same, but skips unknown names: for a record to which later programs add entries.
   template <class T> static T read_known(const JsonValue& from, T record) {
     Record reader(&from);
     reader.others_ = true;

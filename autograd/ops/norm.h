@@ -323,8 +323,8 @@ struct InstanceNormOptions {
   bool use_input_stats = true;  // else the running statistics
   double momentum = 0.1, eps = 1e-5;
 };
-/// The same with running statistics, [c] each, which move towards the averages over the samples. As
-/// torch.nn.functional.instance_norm.
+/// Does the same with running statistics, [c] each, which move towards the averages over the
+/// samples. As torch.nn.functional.instance_norm.
 Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& running_mean, const Tensor& running_var,
                      const InstanceNormOptions& options = {});

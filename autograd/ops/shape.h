@@ -33,7 +33,7 @@ inline Tensor reduce_to(const Tensor& dy, const Shape& shape) {
 // Changes of shape. Most are views: the result shares the input's storage, and the gradient is the
 // inverse view.
 
-/// The same elements in row-major order under another shape; a view if strides allow it.
+/// x's elements in row-major order under another shape; a view if strides allow it.
 struct Reshape {
   static constexpr OpInfo info{"reshape", CastClass::as_is, cast_reason::moves};
   static constexpr bool reads_waiting = true;
@@ -167,7 +167,7 @@ struct Pad {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// The same tensor in row-major memory.
+/// x in row-major memory.
 struct Contiguous {
   static constexpr OpInfo info{"contiguous", CastClass::as_is, cast_reason::moves};
   Tensor forward(const Tensor& x) { return views::contiguous(x); }
