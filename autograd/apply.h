@@ -124,7 +124,7 @@ inline constexpr OpInfo cosine_embedding_loss = loss("cosine_embedding_loss");
 inline constexpr OpInfo margin_ranking_loss = loss("margin_ranking_loss");
 inline constexpr OpInfo hinge_embedding_loss = loss("hinge_embedding_loss");
 inline constexpr OpInfo poisson_nll_loss = loss("poisson_nll_loss");
-/// On PyTorch's list for the CPU alone.
+/// PyTorch casts it on the CPU only.
 inline constexpr OpInfo ctc_loss = loss("ctc_loss", CastClass::as_is);
 inline constexpr OpInfo index_put{"index_put", CastClass::widest_input,
                                   cast_reason::several_inputs};
@@ -268,7 +268,7 @@ template <int N> struct Needs {
 namespace detail {
 
 /// Whether an operation handles inputs and gradients that wait (core/pending.h) itself: it declares
-/// `static constexpr bool reads_waiting = true`. The numbers of others are computed before.
+/// `static constexpr bool reads_waiting = true`. For other operations they are computed first.
 template <class Op> constexpr bool reads_waiting = requires { Op::reads_waiting; };
 inline void compute_if_waiting(const Tensor& x) {
   if (x.defined()) x.raw_data();
@@ -278,7 +278,7 @@ inline void compute_if_waiting(const Tensor& x) {
 [[noreturn]] void fail_without_gradient(const OpInfo& op);
 [[noreturn]] void fail_without_second_gradient(const OpInfo& op);
 
-/// Calls see(x) for each defined tensor that an operation saved, but its mask.
+/// Calls see(x) for each defined tensor that an operation saved, except its member `mask`.
 template <class Op, class See> void for_each_saved(const Op& op, const See& see) {
   if constexpr (std::is_class_v<Op> && std::is_aggregate_v<Op>)
     if constexpr (count_of_values<Op>() <= most_members)
@@ -296,8 +296,9 @@ template <class Op, class See> void for_each_saved(const Op& op, const See& see)
       });
 }
 
-/// Returns a saved tensor as a plan stores it: what waits to be decoded, if it is an activation of
-/// the operation that is worth it, else x itself.
+/// Returns the tensor that a node stores in place of the saved x. If x is an activation and large
+/// enough, that is a tensor in the form plan.saved, which is decoded when it is read; else x
+/// itself.
 Tensor coded_if_activation(const Tensor& x, std::span<const Tensor> inputs, const Tensor& output,
                            const CastPlan& plan);
 
@@ -372,8 +373,7 @@ template <Operation Op> void fill_needs(Op& op, std::span<const Edge> edges) {
     }
 }
 
-/// Returns whether an operation is recorded even if no input requires a gradient. Checkpointed
-/// segments are: their parameters are hidden in the closure.
+/// Returns whether an operation is recorded even if no input requires a gradient, as Checkpoint is.
 template <class Op> constexpr bool always_recorded() {
   if constexpr (requires { Op::always_recorded; }) return Op::always_recorded;
   else return false;
@@ -446,7 +446,8 @@ template <std::size_t Count, Operation Op> class OpComputation final : public Co
   std::optional<Op> fresh_{};  // a copy of the operation before it saved anything
 };
 
-/// Throws unless a tap's result matches the operation's own, from which the graph is made.
+/// Throws UsageError if a tap did not run its operation, and DTypeError if `handed_on`, the tap's
+/// result, differs from `result`, the operation's own, in dtype, shape or device.
 void check_tapped(const OpInfo& op, const Tensor& result, const Tensor& handed_on);
 
 /// Runs forward with a tap around it.
@@ -515,8 +516,8 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   return as_planned(std::move(output), plan.result);
 }
 
-/// apply_to() for the catalog: compiled once, in the library (compiled_ops.h), because a hundred
-/// operations cost every file that includes them seconds.
+/// Does what apply_to() does, for operations of the catalog. It is compiled once, in the library
+/// (compiled_ops.h), because a hundred operations cost every file that includes them seconds.
 template <std::size_t Count, Operation Op> Tensor apply_compiled(Op op, std::span<Tensor> inputs);
 
 template <std::size_t Count, Operation Op> Tensor apply_any(Op op, std::span<Tensor> inputs) {
@@ -531,7 +532,7 @@ template <Operation Op, std::same_as<Tensor>... In> Tensor apply(Op op, const In
   std::array<Tensor, sizeof...(In)> inputs{in...};
   return detail::apply_any<sizeof...(In)>(std::move(op), std::span<Tensor>(inputs));
 }
-/// The same for operations that take any number of inputs.
+/// Runs an operation that takes any number of inputs.
 template <Operation Op> Tensor apply(Op op, std::vector<Tensor> inputs) {
   return detail::apply_any<0>(std::move(op), std::span<Tensor>(inputs));
 }

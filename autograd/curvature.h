@@ -16,9 +16,8 @@ std::vector<Tensor> hessian_vector_product(const Tensor& loss, const std::vector
                                            const std::vector<Tensor>& v);
 
 /// Returns J v, one tensor per output: the derivative of the outputs along the direction `v` of the
-/// inputs. Forward mode by two backward passes: the first is linear in the gradients it starts
-/// from, so that the second, by these, gives the transposed product. As
-/// torch.autograd.functional.jvp.
+/// inputs. It makes two backward passes: the first gives J^T u, which is linear in u, and the
+/// second differentiates that by u. As torch.autograd.functional.jvp.
 std::vector<Tensor> jacobian_vector_product(const std::vector<Tensor>& outputs,
                                             const std::vector<Tensor>& inputs,
                                             const std::vector<Tensor>& v);
@@ -27,7 +26,7 @@ struct TraceOptions {
   int64_t samples = 32;      // random vectors, at least 2: the error falls with their square root
   double confidence = 0.95;  // that an interval contains the trace
 };
-/// The trace of the second derivatives by one parameter alone.
+/// An estimate of the trace of the matrix of second derivatives by one parameter's elements.
 struct TraceEstimate {
   double trace = 0;
   double low = 0, high = 0;  // Student's interval of the mean of the samples

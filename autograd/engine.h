@@ -86,7 +86,8 @@ HookHandle register_hook(const Tensor& x, GradientHook hook);
 
 namespace detail {
 
-/// Lists tensors, lists of them, and structs that hold some, in the order of the members.
+/// Adds to `list` the defined tensors in `member`: a tensor, a vector, an optional, or a struct
+/// with such members, in their order.
 template <class M> void list_tensors(const M& member, std::vector<Tensor>& list) {
   if constexpr (std::same_as<M, Tensor>) {
     if (member.defined()) list.push_back(member);
@@ -105,8 +106,8 @@ template <class M> void list_tensors(const M& member, std::vector<Tensor>& list)
 /// Reads nodes of one operation.
 struct OperationReader {
   const OpInfo* info;
-  /// Returns false for a node of another operation. Otherwise lists the node's saved tensors: none
-  /// after its release.
+  /// Returns false for a node of another operation. Otherwise adds the node's saved tensors to
+  /// `list`: none after its release.
   bool (*saved)(const Node& node, std::vector<Tensor>& list);
   /// Returns whether the gradient of an input may bypass the cast that made it (Needs, in
   /// autograd/apply.h).
@@ -136,8 +137,8 @@ std::vector<OperationReader> catalogue_readers();
 
 using Segment = std::function<Tensor(const std::vector<Tensor>&)>;
 
-/// The segment as a node. It is always recorded: parameters that require gradients are hidden in
-/// the closure.
+/// The operation that runs a segment. It is always recorded, because the segment may use parameters
+/// that require gradients and are not among the inputs.
 struct Checkpoint {
   static constexpr OpInfo info{"checkpoint", CastClass::as_is, {}, {.once = true}};
   static constexpr bool always_recorded = true;
@@ -151,15 +152,15 @@ struct Checkpoint {
 
   Tensor forward(std::span<const Tensor> in);
   std::vector<Tensor> backward(const Tensor& dy) const;
-  /// Throws: the second run would have to stay for the gradients of its gradients.
+  /// Throws UnsupportedError: the second run would have to stay for the gradients of its gradients.
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
 /// Returns segment(inputs), and recomputes its activations in backward. Gradients reach the inputs
 /// and every parameter that the segment uses. The segment runs twice, and must compute the same
-/// twice: random numbers and the buffers of modules are those of the first run, and what the second
-/// run writes into buffers or measures for running statistics is dropped. As
-/// torch.utils.checkpoint, which updates buffers twice.
+/// twice. It gets the random numbers and the buffers of modules of the first run again; what the
+/// second run writes into buffers or measures for running statistics is dropped (in
+/// torch.utils.checkpoint, which this follows otherwise, it updates buffers twice).
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs);
 
 }  // namespace halftone

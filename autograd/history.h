@@ -14,10 +14,10 @@ namespace halftone {
 
 using Gradients = std::vector<Tensor>;
 
-/// The history of the tensors that a node's operation saved. The operation saved them bare, so that
-/// no node owns itself: here they are linked with the graph again, and operations on them are
-/// recorded. A saved tensor may differ from its input by a cast, a broadcast and a reshape, in this
-/// order: their gradients are recorded as well.
+/// The history of the tensors that a node's operation saved. The operation saved them without it,
+/// so that no node owns itself: here they are linked with the graph again, and operations on them
+/// are recorded. A saved tensor may differ from its input by a cast, a broadcast and a reshape, in
+/// this order: the gradients of these are recorded as well.
 class History {
  public:
   /// Bit i of `wanted`: whether the pass asks for the gradient of input i.
@@ -34,17 +34,17 @@ class History {
                const std::optional<Shape>& expanded = {}) const;
   /// Returns what was saved of the result, with its history.
   Tensor output(const Tensor& saved) const;
-  /// Returns bare zeros for through(), in place of an input whose values the gradients do not
-  /// depend on; undefined if its gradient is not asked for.
+  /// Returns zeros without history for through(), in place of an input whose values do not affect
+  /// the gradients; an undefined tensor if the pass does not ask for the input's gradient.
   Tensor stand_in(std::size_t input, Device device) const;
 
   /// Returns one gradient per edge, all undefined.
   Gradients none() const { return Gradients(node_->edges.size()); }
   /// Returns a gradient in the dtype and shape of its input, which has as many elements.
   Tensor fitting(std::size_t input, const Tensor& gradient) const;
-  /// Returns the gradients of f(inputs), the node's operation in other operations: for inputs of
-  /// the node from the first on, with their history.
   using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+  /// Returns the gradients of f(inputs) for dy; they have a history. f computes the node's
+  /// operation by recorded operations; `inputs` are the node's first inputs, in order.
   Gradients through(const Tensor& dy, std::vector<Tensor> inputs, const Function& f) const;
 
  private:
@@ -57,12 +57,12 @@ class History {
 Gradients recorded_gradients(const std::shared_ptr<Node>& node, const Tensor& dy, uint32_t wanted);
 
 namespace detail {
-/// reduce_to() as recorded operations.
+/// Returns x summed to `shape`, as reduce_to() of autograd/ops/shape.h, by recorded operations.
 Tensor sum_to(const Tensor& x, const Shape& shape);
-/// Returns a linear function of x, recorded: its gradient is `adjoint`, whose gradient is `map`.
 using Map = std::function<Tensor(const Tensor&)>;
+/// Returns map(x), recorded. map is linear: its gradient is `adjoint`, whose gradient is `map`.
 Tensor linear_map(const Tensor& x, Map map, Map adjoint);
-/// Returns the gradient of an operation that is linear in its only input.
+/// Returns the gradient for dy, recorded, of an operation that is linear in its only input.
 template <class Op> Tensor adjoint_of(const Op& op, const Tensor& dy) {
   return linear_map(
       dy, [op](const Tensor& g) { return op.backward(g)[0]; },

@@ -27,14 +27,15 @@ struct GradcheckResult {
   explicit operator bool() const { return passed; }
 };
 
-/// Checks `function`, from the inputs to one tensor of any shape. Inputs that require gradients
-/// must be f64, `function` smooth within `step` of them. Throws DTypeError for other dtypes.
+/// Checks the gradients of `function`, which returns one tensor of any shape. Inputs that require
+/// gradients must be f64, else it throws DTypeError; `function` must be smooth within `step` of
+/// them.
 GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function,
                           const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 
 // Draws the recorded graph of one step in the language of Graphviz: operations in the order of
-// computation, casts and tapped operations as shapes of their own, dtypes as colors, and the
-// tensors that each operation saves for backward. As torchviz for PyTorch.
+// computation, casts and operations with a tap (OpTap, autograd/slots.h) as shapes of their own,
+// dtypes as colors, and the tensors that each operation saves for backward. As PyTorch's torchviz.
 //
 //   write_dot(loss, "step.dot", {.names = model.named_parameters()});  // before loss.backward()
 //   $ dot -Tsvg step.dot -o step.svg
@@ -42,8 +43,9 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
 struct DotOptions {
   /// The names of leaves and of kept tensors. Any text.
   std::vector<std::pair<std::string, Tensor>> names{};
-  /// Returns the site of an operation ("0/linear.0"), for its second line; null, or empty text:
-  /// none. Nodes do not store sites: an object that saw the forward pass knows them.
+  /// Returns the site of an operation, its place in the model ("0/linear.0"), for its second line.
+  /// A null function or an empty text: no such line. Nodes do not store sites: an object that saw
+  /// the forward pass knows them.
   std::function<std::string(const Node& node)> place_of{};
   /// Readers for operations of your own; without them the picture says that it does not know their
   /// saved tensors: {reader_of<SwishGate>()}.

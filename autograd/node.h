@@ -22,7 +22,7 @@ class History;
 /// Receives the gradient of a tensor; returns a replacement, or an undefined tensor for no change
 /// (autograd/engine.h).
 using GradientHook = std::function<Tensor(const Tensor& gradient)>;
-/// In the order of registration, each with the number that removes it.
+/// The hooks of a tensor in the order of registration, each with the number that removes it.
 using GradientHooks = std::vector<std::pair<uint64_t, GradientHook>>;
 
 /// The history of a tensor, and its accumulated gradient if it is a leaf.
@@ -31,14 +31,14 @@ struct AutogradMeta {
   Tensor grad{};                    // leaves only
   std::shared_ptr<Node> creator{};  // null for leaves
   GradientHooks hooks{};            // for a leaf; hooks of other tensors are in their node
-  /// The version of grad's storage at the end of the last pass of a scaled loss
-  /// (autograd/slots.h).
+  /// The storage version of grad at the end of the last backward pass of a loss that was multiplied
+  /// by a loss scale; none: there was no such pass (has_scaled_gradient(), autograd/slots.h).
   std::optional<uint64_t> scaled_version{};
   bool unclaimed = false;     // a parameter of a layer that no describe() has named yet
   bool in_optimizer = false;  // an optimizer of optim/ has received it
 };
 
-/// An input of a recorded operation: null if no gradient is needed.
+/// An input of a recorded operation; `input` is null if it needs no gradient.
 struct Edge {
   std::shared_ptr<AutogradMeta> input{};
   DType dtype = f32;
@@ -58,8 +58,8 @@ struct Node {
   bool saved_coded = false;      // saved activations are stored in 8 or 4 bits
   /// Returns one gradient per edge; undefined if none is needed.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
-  /// The same for some inputs (bit i: input i), undefined for the others, so that each product of
-  /// an operation can be given its own dy.
+  /// Returns the gradients of the inputs that have their bit in `inputs` (bit i: input i),
+  /// undefined for the others: each product of an operation can be given its own dy.
   virtual std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) = 0;
   /// Returns the same gradients, computed by recorded operations (autograd/history.h): for a pass
   /// that creates a graph. An operation without this form throws UnsupportedError.

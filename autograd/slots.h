@@ -74,7 +74,7 @@ struct CastPlan {
   std::shared_ptr<OpTap> tap{};             // wraps the operation; null: none
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
   std::optional<bool> tf32{};               // core/device.h, forward and backward
-  /// How activations are stored for backward; bit i of parameters: input i is none.
+  /// How activations are stored for backward. Bit i of `parameters`: input i is not an activation.
   CodedForm saved{};
   uint32_t parameters = 0;
 };
@@ -82,20 +82,20 @@ struct CastPlan {
 class InputCaster {
  public:
   virtual ~InputCaster() = default;
-  /// Returns the plan of an operation; may replace inputs (undefined ones stay) by casts. Called
-  /// with recording on as the user set it. If the operation can compute from short floats to f32
-  /// (`has_f32_result`), the plan may choose that instead of casts to f32.
+  /// Returns the plan of an operation; may replace inputs (undefined ones stay) by casts. Recording
+  /// is on or off during the call as the user set it. If the operation can compute from short
+  /// floats to f32 (`has_f32_result`), the plan may choose that instead of casts to f32.
   virtual CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
-  /// Returns whether it may round tensors to grids: then operations get their inputs in the dtype
-  /// that they compute in.
+  /// Returns whether this caster may round tensors to grids of short formats. Operations then get
+  /// their inputs in the dtype that they compute in.
   virtual bool treats() const { return false; }
-  /// Returns a plan if it treats tensors inside of this operation. Then it has cast the inputs, and
-  /// the operation's parts run one by one, each under this caster. Only the dtype of the result
-  /// counts in the plan.
+  /// Returns a plan if this caster rounds tensors inside of the operation. It has then cast the
+  /// inputs, and the operation's parts run one by one, each under this caster. Only `result` of the
+  /// plan is used.
   virtual std::optional<CastPlan> open(const OpInfo& /*op*/, std::span<Tensor> /*inputs*/) {
     return {};
   }
-  /// Casts only, for a function that computes this operation out of other ones.
+  /// Casts the inputs and nothing else, for a function that computes this operation by other ones.
   virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };
 
@@ -115,7 +115,7 @@ struct Node;
 /// The operation that a tap wraps.
 class Computation {
  public:
-  /// Runs it: its backward will use the tensors saved in this run.
+  /// Runs the operation and returns its result. Backward will use the tensors that this run saves.
   virtual Tensor run(std::span<const Tensor> inputs) = 0;
   /// Runs a copy of the operation on `inputs`, which may have other dtypes than the actual ones,
   /// and returns its result. If `kept` is not null, it receives the copy as a node: backward() of
@@ -126,7 +126,7 @@ class Computation {
   /// Returns whether save() works: the operation has a member function `save` that stores what
   /// forward would, without computing the result.
   virtual bool saves_apart() const { return false; }
-  /// After a run: makes backward use these inputs instead.
+  /// Called after run(), makes backward use these inputs in place of those of the run.
   virtual void save(std::span<const Tensor> /*inputs*/) {}
 
  protected:
@@ -174,7 +174,8 @@ using ListOfHeldBuffers = std::vector<std::shared_ptr<HeldBuffers>>;
 class CallScope {
  public:
   using Hold = std::shared_ptr<HeldBuffers> (*)(const void* owner);
-  /// A checkpointed segment's scope when recorded, so that a second run finds the same sites.
+  /// A copy of the scope in which a checkpointed segment was recorded, so that the operations of a
+  /// second run get the same sites.
   struct Place {
     const void* owner = nullptr;
     std::string_view label{};
@@ -199,19 +200,19 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  /// Returns the scope of this thread, or null outside of every module.
+  /// Returns the innermost scope of this thread, or null outside of every module.
   static const CallScope* innermost() { return innermost_; }
 
   const void* owner() const { return owner_; }
   std::string_view label() const { return label_; }
   const CallScope* outer() const { return outer_; }
-  /// Returns how many operations of this kind asked before, directly in this call: 0, 1, ... Only
-  /// casters that name sites ask.
+  /// Returns how often it was called for this operation before, in this scope itself: 0, 1, ...
+  /// Only casters that name sites call it.
   int next_ordinal(const OpInfo& op) const;
   Place place() const { return {owner_, label_, begun_, hold_}; }
 
-  /// Copies the buffers of the modules that are called while it exists, before their calls: those
-  /// of the innermost module around it, or else those of the modules that are called first.
+  /// While it exists, adds copies of buffers to `held`: inside of a module, of this module's at
+  /// once; outside of all modules, of those of each outermost module before its call.
   class Holding {
    public:
     explicit Holding(ListOfHeldBuffers& held) : outer_(std::exchange(held_, &held)) {

@@ -1,7 +1,7 @@
 // The kernels that a device must provide. Kernels write into tensors they are given and allocate
-// nothing that outlives the call, so the ledger sees every byte with a reason. Operations check
-// shapes and dtypes before they call. Kernels compute short floats in float, accumulate in float or
-// wider, and may rely on these contracts:
+// nothing that outlives the call, so the ledger (core/memory.h) counts every byte under its use.
+// Operations check shapes and dtypes before they call. Kernels compute short floats in float,
+// accumulate in float or wider, and may rely on these contracts:
 //
 //   strided   any strides, also 0 (broadcast); inputs and output have the same shape
 //   rows      contiguous, seen as [rows, n]
@@ -71,13 +71,13 @@ struct AttentionSettings {
   RandomKey key{};
 };
 /// One parameter with the tensors that its update reads and writes. State tensors are f32 or short
-/// floats, the gradient any of them. Arithmetic is f32 (f64 for f64 parameters), and each result is
-/// rounded once, as `form` says (core/update_rules.h).
+/// floats; the gradient has any dtype of these. Arithmetic is f32 (f64 for f64 parameters), and
+/// each result is rounded once, as `form` says (core/update_rules.h).
 struct UpdateSlot {
   Tensor parameter, gradient;
   std::array<Tensor, 3> state{};
-  /// coded states are u8 tensors of blocks, in the parameter's memory order; the parameter is f32
-  /// or short, and dense
+  /// how state[i] is stored. A coded state is a u8 tensor of blocks, in the parameter's memory
+  /// order; the parameter is then f32 or a short float, and dense
   std::array<Coding, 3> stored{};
   /// The gradient is multiplied by this first: an f32 scalar on the device (1 / loss scale,
   /// clipping)
@@ -85,7 +85,7 @@ struct UpdateSlot {
   WeightForm form = WeightForm::plain;
   /// laid out as the parameter; undefined if the form has none
   Tensor companion{};
-  /// key of stochastic rounding: element i in the parameter's memory order uses half i
+  /// key of stochastic rounding: element i in the parameter's memory order uses random_half(key, i)
   RandomKey key{};
   /// the increase of the key's offset from one step to the next, for steps that are replayed
   uint64_t key_stride = 0;
@@ -121,7 +121,8 @@ struct UpdateCall {
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;
-  /// key_shift: added to the random keys of the capture. replays: runs before this one.
+  /// Runs the work again. key_shift: added to the offset of every random key in it. replays: how
+  /// many replays came before this one.
   virtual void replay(uint64_t key_shift, uint64_t replays) = 0;
 };
 
@@ -213,13 +214,14 @@ class Backend {
   virtual void copy(const Tensor& x, Tensor& y) = 0;
   /// condition: bool
   virtual void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) = 0;
-  /// y[i] = table[indices[i]]. Indices out of range, here and as targets, are an error: at once on
-  /// the CPU, at the next wait elsewhere. No kernel reads or writes out of bounds.
+  /// y[i] = table[indices[i]]. Indices out of range, and targets out of range in a loss, are an
+  /// error: at once on the CPU, at the next wait elsewhere. No kernel reads or writes out of
+  /// bounds.
   virtual void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) = 0;
-  /// table is zeroed first; index `skip` adds nothing
+  /// dtable = 0, then dtable[indices[i]] += dy[i] for each i; an index equal to `skip` adds nothing
   virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
                                 Tensor& dtable) = 0;
-  /// y[i] = x[i with index[i] at dim]; index i64, of y's shape. Out of range: as above.
+  /// y[i] = x[i with index[i] at dim]; index i64, of y's shape. Out of range: as gather_rows().
   virtual void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
   /// y[i with index[i] at dim] += x[i], summed in f32 or wider in the order of i and rounded once
   /// (integers of y are exact to 2^53); x, y of one dtype, index i64 of x's shape
@@ -227,7 +229,8 @@ class Backend {
 
   // --- elementwise (strided, floating; integers of one dtype if the formula takes them)
   virtual void unary(FormulaCall f, const Tensor& x, Tensor& y) = 0;
-  /// saved: x or y, as the formula says; undefined if it says nothing
+  /// dx = dy * df/dx; saved: the x or y that the formula asks to save, undefined if it asks for
+  /// none
   virtual void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) = 0;
   virtual void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
   /// dx = dy * d f / d input (0: a, 1: b)
@@ -252,7 +255,7 @@ class Backend {
   virtual void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) = 0;  // rows, along n
   /// rows, along n, one factor after the other in f64 (integers in 64 bits)
   virtual void cumulative_product(const Tensor& x, Tensor& y) = 0;
-  /// dx = its gradient, floating; without divisions, so that zeros are as good as other numbers
+  /// dx = the gradient of cumulative_product() for dy; floating. No divisions: zeros do no harm
   virtual void cumulative_product_backward(const Tensor& x, const Tensor& dy, Tensor& dx) = 0;
 
   // --- contraction
@@ -297,13 +300,15 @@ class Backend {
   /// by the negative angle. Cosine and sine are f64, rounded to the statistics dtype.
   virtual void rope(const Tensor& x, const RopeOptions& options, bool inverse, Tensor& y) = 0;
 
-  // --- rows
+  // --- rows; y has x's dtype, or is f32 for a short x; dx has x's dtype
+  /// y = softmax of each row, or its natural logarithm
   virtual void softmax(const Tensor& x, bool logarithm, Tensor& y) = 0;
   virtual void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) = 0;
   virtual void log_sum_exp(const Tensor& x, Tensor& y) = 0;  // y: [rows]
-  /// logits rows; targets i64 [rows]; class_weights statistics dtype [n] or undefined; outputs
-  /// statistics [rows], log_sum_exp [2, rows]: as above, with shift 0 instead of an infinite one;
-  /// NaN if a logit is +inf or all are -inf; losses are weighted
+  /// logits: rows; targets: i64 [rows]; class_weights: statistics dtype, [n] or undefined. Outputs
+  /// have the statistics dtype: losses (weighted) and row_weights [rows]; log_sum_exp [2, rows], as
+  /// in attention(), but with 0 for an infinite largest logit. NaN if a logit is +inf or all are
+  /// -inf
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets,
                              const Tensor& class_weights, const CrossEntropySettings& settings,
                              Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;
@@ -323,27 +328,28 @@ class Backend {
   /// x contiguous [n, c, spatial]; weight, bias [c] or undefined; mean, rstd [n, groups]
   virtual void group_norm(const NormCall& call) = 0;
   virtual void group_norm_backward(const NormBackwardCall& call) = 0;
-  /// images or [n, c]; biased variance; [c]
+  /// x: images or [n, c]; mean, variance (the biased one): [c]
   virtual void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) = 0;
   /// y = (x - mean) / sqrt(variance + eps) weight + bias (+ residual, like x), at least 0 if relu
   virtual void batch_norm(const BatchNormCall& call) = 0;
-  /// training: mean and variance depend on x. relu_output: undefined, or the y of relu: dy and
-  /// dresidual count only at positive elements of it.
+  /// training: mean and variance depend on x. relu_output: y if the forward call had relu, else
+  /// undefined; where y is not positive, dy counts as 0.
   virtual void batch_norm_backward(const BatchNormBackwardCall& call) = 0;
 
   // --- recurrent cells: one step of rows of h numbers; cells and gradients of states have the
   // statistics dtype
   /// x, recurrent: the contributions of input and state to the gates (in, forget, cell, out), [n,
-  /// 4h]; gates: these, activated; y: the new state; cell_before, cell, y: [n, h]
+  /// 4h]; gates: their sum, activated; y: the new state; cell_before, cell, y: [n, h]
   virtual void lstm_cell(const LstmCellCall& call) = 0;
-  /// Gradients: dy of this step's result, dstate of the same state from later steps; dcell, in
-  /// place, of the cell, then of cell_before
+  /// dy, dstate: the gradients of y from this step's result and from later steps, which are added.
+  /// dcell, in place: the gradient of cell before the call, of cell_before after it
   virtual void lstm_cell_backward(const LstmCellBackwardCall& call) = 0;
-  /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: these, activated,
-  /// and the state's part of `new` before the reset; state, y: [n, h]
+  /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: their sum,
+  /// activated, then the state's part of `new` before the reset; state, y: [n, h]
   virtual void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
                         Tensor& gates, Tensor& y) = 0;
-  /// dstate in place: of y from later steps, then of `state` without the part through recurrent
+  /// dstate, in place: before the call the gradient of y from later steps; after it the gradient of
+  /// `state`, without the part that goes through `recurrent`
   virtual void gru_cell_backward(const GruCellBackwardCall& call) = 0;
 
   // --- training: in place; every written tensor gets a new storage version
@@ -353,9 +359,9 @@ class Backend {
   virtual void lerp(const Tensor& x, double weight, Tensor& y) = 0;
   /// an optimizer step: the call's rule over every element of every slot
   virtual void update(std::span<UpdateSlot> slots, const UpdateCall& call) = 0;
-  /// The numbers of a coded tensor (core/formats/coded_form.h), u8 blocks, from and to a dense
-  /// tensor of f32 or a short float, in its memory order. encode writes nothing if skip, an f32
-  /// scalar, is not 0.
+  /// Convert a coded tensor (u8 blocks, core/formats/coded_form.h) to and from a dense x of f32 or
+  /// a short float, in x's memory order. encode_blocks() writes nothing if skip, an f32 scalar, is
+  /// not 0.
   virtual void decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) = 0;
   virtual void encode_blocks(const Tensor& x, const Tensor& skip, Coding storage,
                              Tensor& blocks) = 0;
@@ -364,16 +370,16 @@ class Backend {
   /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN. The check comes first;
   /// then all tensors are multiplied by factor (undefined: only checked), also if found_inf is set.
   virtual void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) = 0;
-  /// f32 or f64 scalar, accumulated in f64
+  /// total, an f32 or f64 scalar, becomes the sum of all x^2, accumulated in f64
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
   /// next() of core/loss_scale.h in place, on scalars: f32 found_inf (an overflow if not 0), f32
   /// scale, i64 growth_tracker, i32 overflows_left
   virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
                                Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
-  // --- numbers on a grid: f32, bf16 or f16. core/formats/ (quantizer.h, block_scale.h,
-  // number_format.h) contains all of the arithmetic, so that every backend
-  // gives the same bits.
+  // --- rounding to the grid of a short format; tensors are f32, bf16 or f16. core/formats/
+  // (quantizer.h, block_scale.h, number_format.h) contains all of the arithmetic, so that every
+  // backend gives the same bits.
   /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if either is. x
   /// strided
   virtual void largest_magnitude(const Tensor& x, Tensor& amax) = 0;
@@ -381,24 +387,26 @@ class Backend {
   virtual void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) = 0;
   /// y = clipped(x, bound) of core/formats/block_scale.h; f32, row-major
   virtual void clip(const Tensor& x, const Tensor& bound, Tensor& y) = 0;
-  /// rows; y like x, and may be x itself
+  /// y = x quantized as `call` says; rows; y has x's shape and dtype, and may be x itself
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
-  /// y becomes, block by block of quantizer.scaling, the numbers of results[i] for the first i
-  /// whose measured[i] has the least error quantizer.choice.by, in f64, row by row; f32, row-major
+  /// For each block of quantizer.scaling, y becomes results[i], with i the first whose measured[i]
+  /// has the least error against x (quantizer.choice.by, summed in f64, row by row); f32, row-major
   virtual void choose_blocks(const Quantizer& quantizer, const Tensor& x,
                              std::span<const Tensor> measured, std::span<const Tensor> results,
                              Tensor& y) = 0;
-  /// rows; elements at the end of a row that fill no group do not change; y like x, may be x
+  /// y = x rotated in groups (core/formats/block_scale.h); rows; elements at the end of a row that
+  /// fill no group do not change; y has x's shape and dtype, and may be x itself
   virtual void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) = 0;
   /// Ends a step for n tensors with delayed scaling per tensor, in place: amax f32 [n] enters the
-  /// ring history f32 [n, steps] at position i64 [n], scale f32 [n] is computed from it, and amax
-  /// is set to 0. An amax that is not finite changes nothing but itself.
+  /// ring buffer history f32 [n, steps] at position i64 [n], scale f32 [n] is computed from
+  /// history, and amax is set to 0. An amax that is not finite is set to 0 and changes nothing
+  /// else.
   virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
                            Tensor& position, Tensor& scale) = 0;
   /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/formats/survey.h). x
   /// and y: rows of one shape. A null call: statistics of x alone, y is not read
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
-  /// matmul(), summed as the accumulator (not a stochastic one) says; c may be f32
+  /// matmul() with sums that are rounded as `accumulator`, not a stochastic one, says; c may be f32
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                                    const Accumulator& accumulator, Tensor& c) = 0;
 
@@ -444,7 +452,7 @@ class CpuBackendScope {
 /// Returns whether several elements of y are one number in memory, as in an expanded tensor: they
 /// cannot be written one by one.
 bool has_overlap(const Tensor& y);
-/// Throws UsageError if y has such elements.
+/// Throws UsageError if has_overlap(y).
 void require_writable(const Tensor& y);
 
 /// Announces a write through data<T>() or raw_data(): call it after the write.
@@ -473,8 +481,7 @@ inline void fill_with(const Tensor& y, Number value) {
   write_in_place(y, [&](Backend& backend, Tensor& to) { backend.fill(value, to); });
 }
 
-/// Makes the update of a slot with coded states on f32 copies of them: for backends and layouts
-/// without a loop of their own.
+/// Updates a slot through f32 copies of its coded states: for backends and layouts without a loop.
 void update_decoded(Backend& backend, const UpdateSlot& slot, const UpdateCall& call);
 
 }  // namespace halftone

@@ -20,7 +20,7 @@ enum class TrafficUse : uint8_t { gradient, parameter, state, control };
 inline constexpr int traffic_use_count = 4;
 std::string_view name(TrafficUse use);
 
-/// The bytes this rank has sent and the time it has waited; a value.
+/// The bytes that this rank has sent until now, and the time that it has waited.
 struct TrafficReport {
   std::array<int64_t, traffic_use_count> sent{}, messages{};  // bytes; count of messages
   double waited = 0;  // seconds that the main thread waited for other ranks
@@ -40,8 +40,8 @@ struct Message {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  /// Waits until the messages have arrived. On a GPU, work that is issued from now on waits, and
-  /// the host does not. Throws DeviceError for errors that the engine reports.
+  /// Waits until the messages have arrived. On a GPU only the work that is issued afterwards waits,
+  /// not the host. Throws DeviceError for errors that the engine reports.
   virtual void wait() = 0;
 };
 
@@ -75,17 +75,17 @@ class Communicator {
   TrafficReport traffic_{};
 };
 
-/// Returns the seconds after which a waiting rank ends all: HALFTONE_DISTRIBUTED_TIMEOUT, or 300;
-/// 0: never. Throws UsageError if the variable is not a number.
+/// Returns the seconds after which a waiting rank ends all ranks: the environment variable
+/// HALFTONE_DISTRIBUTED_TIMEOUT, or 300; 0: never. Throws UsageError if it is not a number.
 double communication_patience();
 
 /// Returns the processes that a launcher (mpirun) started, or this one alone; defined in
 /// backends/registry.cpp. The first call starts the engine. Throws UsageError if a launcher is
 /// present that this build, or its MPI, does not fit. Use it from one thread.
 Communicator& world();
-/// Returns the engine that carries tensors of a device between the ranks of `group`. NCCL for those
-/// of world(), if each has a GPU of its own; else `group` itself, through the host, and rank 0
-/// prints the reason on standard error. The first call for a GPU is collective.
+/// Returns the engine that carries tensors of a device between the ranks of `group`: NCCL if it is
+/// world() and each rank has a GPU of its own; else `group` itself, through the host, and rank 0
+/// prints the reason on standard error. All ranks make the first call for a GPU together.
 Communicator& communicator_for(Communicator& group, Device device);
 
 /// An engine that this build may contain: present, or the reason why not.

@@ -41,7 +41,7 @@ std::string kernels_of(Device device);
 /// Returns the most threads that a parallel region of the calling thread gets:
 /// omp_get_max_threads(), but not more than OMP_THREAD_LIMIT, and one where OMP_MAX_ACTIVE_LEVELS
 /// allows no further region. OpenMP may give fewer (OMP_DYNAMIC, other regions under the same
-/// limit), so every kernel must be right for any team. Defined in backends/team.cpp.
+/// limit), so every kernel must be right for any number of threads. Defined in backends/team.cpp.
 int cpu_threads();
 
 // The switch for results that do not depend on the machine (docs/same_bits.md).
@@ -52,11 +52,11 @@ int cpu_threads();
 /// have no effect. Products of bf16 and f16 then cost what those of f32 cost, and convolutions use
 /// own kernels. CUDA is not covered. Call it between operations, from one thread.
 void set_portable_bits(bool on);
-/// Returns the choice: that of set_portable_bits(), else the environment variable
-/// HALFTONE_PORTABLE_BITS (1: on; 0 or empty: off; others throw UsageError).
+/// Returns whether bits are portable: what set_portable_bits() chose, else what the environment
+/// variable HALFTONE_PORTABLE_BITS says (1: on; 0 or empty: off; others throw UsageError).
 bool portable_bits();
 
-/// Makes a choice for its scope.
+/// Calls set_portable_bits(on), and restores the choice before it when the scope ends.
 class PortableBitsScope {
  public:
   explicit PortableBitsScope(bool on) : before_(portable_bits()) { set_portable_bits(on); }
@@ -77,10 +77,11 @@ class PortableBitsScope {
 
 /// Returns whether TF32 is allowed in this thread: off by default; a Tf32Scope has priority.
 bool allow_tf32();
-/// Sets the flag of all threads for later computations. A captured step keeps its value at capture.
+/// Sets the flag of all threads for later computations. A captured step (core/captured_step.h)
+/// keeps the flag with which it was recorded.
 void set_allow_tf32(bool allow);
 
-/// Overrides the flag in this thread until the scope ends; an absent value: no override.
+/// Overrides the flag in this thread until the scope ends; without a value, overrides nothing.
 class Tf32Scope {
  public:
   [[nodiscard]] explicit Tf32Scope(std::optional<bool> allow);

@@ -87,8 +87,8 @@ struct BFloat16 {
     return x;
   }
 
-  /// bf16 is the upper half of a float, so rounding is one integer addition (and works for
-  /// subnormals).
+  /// Returns the bits of the nearest bf16. bf16 is the upper half of a float, so one integer
+  /// addition rounds, subnormals as well.
   HT_HD static constexpr uint16_t round(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
     const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -167,8 +167,8 @@ struct Float8E4M3 {
   }
 
  private:
-  /// Below 2^-6 the grid consists of the multiples of 2^-9; nearest, ties to even. 8 means the
-  /// smallest normal.
+  /// Rounds a magnitude below 2^-6, where the format has the multiples of 2^-9, to nearest even;
+  /// returns the multiple as a count of 2^-9. A count of 8 is the smallest normal number.
   static constexpr uint16_t round_subnormal(float magnitude) {
     const float scaled = magnitude * 512.0f;
     const auto floor = uint16_t(scaled);

@@ -79,8 +79,8 @@ template <class T> HT_HD Dual<T> sinh(Dual<T> x) {
 template <class T> HT_HD Dual<T> cosh(Dual<T> x) {
   return {cosh(x.value), x.slope * sinh(x.value)};
 }
-/// Where an exponent is 0, so is the derivative by the base; it is 0 by an exponent whose own slope
-/// is 0. Neither is a product of 0 and infinity.
+/// The slope is x's part plus y's part. x's part is 0 where y is 0, and y's part is 0 where y's
+/// slope is 0; neither becomes the NaN of 0 times infinity.
 template <class T> HT_HD Dual<T> pow(Dual<T> x, Dual<T> y) {
   const T power = pow(x.value, y.value);
   const T by_base = y.value == T(0) ? T(0) : x.slope * y.value * pow(x.value, y.value - T(1));
@@ -88,7 +88,7 @@ template <class T> HT_HD Dual<T> pow(Dual<T> x, Dual<T> y) {
   return {power, by_base + by_exponent};
 }
 
-// Steps are constant between their jumps.
+// Step functions, whose slope is 0 between their jumps, and fmod.
 
 template <class T> HT_HD Dual<T> floor(Dual<T> x) { return {floor(x.value), T(0)}; }
 template <class T> HT_HD Dual<T> trunc(Dual<T> x) { return {trunc(x.value), T(0)}; }

@@ -1,6 +1,5 @@
-// Errors are exceptions of one of six kinds, and every message has the same form. With them what
-// messages are made of: numbers, text from outside, names with the nearest known one; and sizes
-// that are checked.
+// Errors are exceptions of one of six kinds, and every message has the same form. Also here: parts
+// of messages (numbers, text from outside, suggested names), and sizes that detect an overflow.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@ namespace halftone {
 // never 1.234 and 0,5. The locale that a program has set with std::locale::global(), setlocale() or
 // on its stream has no effect.
 
-/// A string stream whose locale is not the global one.
+/// A string stream that prints numbers as C++ spells them, whatever the global locale is.
 class PlainText : public std::ostringstream {
  public:
   PlainText() { imbue(std::locale::classic()); }
@@ -105,7 +104,8 @@ template <class Kind, class... Parts>
 
 // Errors for names that do not exist, with the nearest known name.
 
-/// Returns the end of such a message: "Did you mean "nearest"?", or "Known: a, b." if none is near.
+/// Returns the last sentence of a message about an unknown name: "Did you mean "nearest"?", or
+/// "Known: a, b." if no known name is near.
 std::string suggestion(std::string_view given, std::span<const std::string_view> known);
 /// Throws UsageError: [where] there is no `kind` named "given". Did you mean "nearest"? If no name
 /// is near, all known names are listed.
@@ -117,19 +117,17 @@ std::string suggestion(std::string_view given, std::span<const std::string_view>
 // terminals. No other file decides which characters are shown and which are escaped.
 
 /// Returns the text with everything escaped that a terminal would act on: control characters ("\n",
-/// "\x1b",
-/// "\u0085"), characters that turn the direction of writing ("\u202e"),
-/// and bytes that are not UTF-8 ("\xff"). A backslash is not escaped, so a
-/// second call changes nothing.
+/// "\x1b", "\u0085"), characters that turn the direction of writing ("\u202e"), and bytes that are
+/// not UTF-8 ("\xff"). A backslash is not escaped, so a second call changes nothing.
 std::string printable(std::string_view text);
 
-/// Returns the first `most` bytes of a text, cut between characters, with "..." if the text is
-/// longer; printable.
+/// Returns the first `most` bytes, printable and cut between characters, and "..." if more follow.
 std::string shortened(std::string_view text, std::size_t most);
 /// Returns shortened(text, most) in quotes.
 std::string in_quotes(std::string_view text, std::size_t most = 80);
 
-/// Returns "a, b, c", each printable and shortened; after the first `most`: "and 89,980 more".
+/// Returns "a, b, c" with each name printable and shortened; if there are more than `most` names,
+/// only the first `most` of them and "and 89,980 more".
 std::string listed(std::span<const std::string> names, std::size_t most = 20);
 
 // Arithmetic on sizes that come from users: an overflow of 64 bits is detected, not undefined.

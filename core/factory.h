@@ -34,7 +34,7 @@ Tensor arange(Number start, Number end, Number step, DType dtype, Device device)
 
 template <class T>
 concept Arithmetic = std::is_arithmetic_v<T>;
-/// The dtype of a range: whole numbers give i64, any other gives f32, as in PyTorch.
+/// The dtype of arange(): i64 if all arguments are of integer types, else f32, as in PyTorch.
 template <Arithmetic... T>
 inline constexpr DType range_dtype = (std::integral<T> && ...) ? i64 : f32;
 }  // namespace detail
@@ -89,8 +89,8 @@ template <std::integral T> std::vector<int64_t> as_int64(std::span<const T> valu
 }
 }  // namespace detail
 
-/// Returns a tensor of values from the host in row-major order, converted to dtype. Their number
-/// must fit the shape. Compiled for double, float, int64_t, int32_t, uint8_t and bool.
+/// Returns a tensor of values from the host in row-major order, converted to dtype. Throws
+/// ShapeError unless there are as many values as elements. Compiled for the types of HostValue.
 template <class T>
 Tensor from_span(std::span<const T> values, const Shape& shape,
                  DType dtype = detail::value_dtype<T>, Device device = {});
@@ -104,7 +104,8 @@ Tensor from_host(std::span<const T> values, const Shape& shape, DType dtype, Dev
   else return from_span<int64_t>(as_int64(values), shape, dtype, device);
 }
 }  // namespace detail
-/// Whole numbers of any type give i64 (bytes u8), others f32, unless a dtype is given.
+/// Returns a tensor of these values, as from_span(). Integers of any type give i64 (uint8_t: u8),
+/// other numbers f32, unless a dtype is given.
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& shape,
                    DType dtype = detail::value_dtype<T>, Device device = {}) {
@@ -112,7 +113,7 @@ Tensor from_vector(const std::vector<T>& values, const Shape& shape,
                 "std::vector<bool> is not an array: use std::vector<uint8_t>, or braces");
   return detail::from_host(std::span<const T>(values), shape, dtype, device);
 }
-/// The same for values in braces: from_vector({1.f, 2.f}, {2}).
+/// Returns the same from values in braces: from_vector({1.f, 2.f}, {2}).
 template <class T>
 Tensor from_vector(std::initializer_list<T> values, const Shape& shape,
                    DType dtype = detail::value_dtype<T>, Device device = {}) {
@@ -123,13 +124,13 @@ Tensor from(std::initializer_list<double> values, DType dtype = f32, Device devi
 /// Returns a matrix: from({{1.5, 2}, {3, 4}}) is f32.
 Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype = f32,
             Device device = {});
-/// The same for whole numbers only, as i64 unless a dtype is given: labels, from({0, 2, 1}).
+/// Returns a vector of integers, i64 unless a dtype is given (uint8_t: u8): from({0, 2, 1}).
 template <std::integral T>
 Tensor from(std::initializer_list<T> values, DType dtype = detail::value_dtype<T>,
             Device device = {}) {
   return from_vector(values, {int64_t(values.size())}, dtype, device);
 }
-/// Returns a matrix of whole numbers only: from({{1, 2}, {3, 4}}).
+/// Returns a matrix of integers, of the same dtype: from({{1, 2}, {3, 4}}).
 template <std::integral T>
 Tensor from(std::initializer_list<std::initializer_list<T>> rows,
             DType dtype = detail::value_dtype<T>, Device device = {}) {
@@ -142,7 +143,8 @@ Tensor from(std::initializer_list<std::initializer_list<T>> rows,
   return from_vector(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
 }
 
-/// Uniform on [0, 1), normal(0, 1), and integers on [low, high), from the default generator.
+/// Return random numbers of the default generator: uniform in [0, 1), normal with mean 0 and
+/// standard deviation 1, and uniform integers in [low, high).
 Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64,
@@ -163,7 +165,7 @@ template <class... S> Shape shape_of(S... sizes) {
   else return {};
 }
 }  // namespace detail
-/// The same with sizes passed one by one, as f32 on the CPU: randn(2, 3).
+/// empty, zeros, ones, rand and randn with sizes passed one by one; f32, on the CPU: randn(2, 3).
 template <std::integral First, class... S> Tensor empty(First first, S... rest) {
   return empty(detail::shape_of(first, rest...));
 }

@@ -44,8 +44,8 @@ void require_path(std::string_view op, const std::filesystem::path& path);
 /// Calls open(2) with O_CLOEXEC, and returns a number above those of the standard streams. Returns
 /// no descriptor, with errno, if the system refuses. Throws as require_path().
 Descriptor open(const std::filesystem::path& path, int flags, unsigned permissions = 0666);
-/// Reads up to `size` bytes, as read(2), but signals do not interrupt it; negative, with errno, for
-/// an error.
+/// Reads up to `size` bytes and returns how many, as read(2), but signals do not interrupt it.
+/// Returns -1, with errno, for an error.
 std::ptrdiff_t read_some(const Descriptor& file, void* to, std::size_t size);
 /// For its scope, a write of this thread beyond the file size limit (ulimit -f) fails with EFBIG
 /// only, without the signal SIGXFSZ, which would end the process.
@@ -68,8 +68,8 @@ bool write_all(const Descriptor& file, std::string_view& bytes);
 /// Returns the last part of a path, at most its first 100 bytes: the start of a temporary name.
 std::string beginning_of_name(const std::filesystem::path& path);
 
-/// Returns a whole regular file of at most `most` bytes. Throws FormatError, in the name of `op`,
-/// for anything else.
+/// Returns the content of a regular file of at most `most` bytes. Throws FormatError, in the name
+/// of `op`, if the file is larger, is not regular, or cannot be read.
 std::string read_text(std::string_view op, const std::filesystem::path& path, std::size_t most);
 
 /// Opens a file to append to it, and creates it if it does not exist. Throws FormatError, in the
@@ -107,14 +107,15 @@ class Replacement {
   Descriptor file_;
 };
 
-/// Replaces the whole content in one call.
+/// Replaces the whole content of the file by `bytes`, as a Replacement does.
 void replace(std::string_view op, const std::filesystem::path& path, std::string_view bytes,
              Durable durable = Durable::yes);
 /// Throws the errors of replace(), and changes nothing: call it before a long computation whose
 /// result will be written.
 void require_replaceable(std::string_view op, const std::filesystem::path& path);
 
-/// Creates a directory and its parents if they are missing. Throws FormatError if it cannot.
+/// Creates a directory and its parents if they are missing. Throws FormatError, in the name of
+/// `op`, if the system refuses.
 void make_directories(std::string_view op, const std::filesystem::path& path);
 
 }  // namespace halftone::files
@@ -123,7 +124,7 @@ void make_directories(std::string_view op, const std::filesystem::path& path);
 
 namespace halftone {
 
-/// Returns the value, or null if the variable is not set or empty.
+/// Returns the value of an environment variable, or null if it is not set or empty.
 inline const char* environment_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value && *value ? value : nullptr;

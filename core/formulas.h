@@ -352,8 +352,8 @@ using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
              formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;
 
-/// Return dy times a derivative, in the order of the formula's gradient() if it has one. For
-/// one input, s is the saved x or y.
+/// Return dy times a derivative, by the formula's gradient() if it has one, which chooses the order
+/// of the products. For one input, s is the saved x or y.
 template <class F, class T> HT_HD T gradient_of(const F& f, T dy, T s) {
   if constexpr (requires { f.gradient(dy, s); }) return f.gradient(dy, s);
   else return dy * f.derivative(s, s);
@@ -386,8 +386,8 @@ HT_HD double higher(const First& df, const Derivatives& d, double a, double b) {
 }
 }  // namespace detail
 
-/// Return the second or third derivative (d.count). For one input, of the derivative that reads s,
-/// the saved x or y, by s.
+/// Return the second or third derivative (d.count says which). A formula of one input has its first
+/// derivative differentiated by s, the saved x or y, which it reads.
 template <class F> HT_HD double higher_derivative(const F& f, const Derivatives& d, double s) {
   return detail::higher([&](auto u, auto) { return f.derivative(u, u); }, d, s, 0);
 }
@@ -398,7 +398,7 @@ HT_HD double higher_derivative(const F& f, const Derivatives& d, double a, doubl
   return detail::higher([&](auto u, auto v) { return f.derivative_b(u, v); }, d, a, b);
 }
 
-/// Formulas that also take integers.
+/// Whether a formula also takes integers.
 template <class F> inline constexpr bool takes_integers = requires(const F& f) {
   f.integer(int64_t());
 }

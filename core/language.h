@@ -100,7 +100,7 @@ template <class Value> class ScopeOrder {
   Ended* ended_ = nullptr;  // scopes that ended before one inside them; hardly ever any
 };
 
-/// `Value` is a pointer or a shared pointer, which is null while the slot is empty.
+/// A slot in each thread. `Value` is a pointer or a shared pointer: null while the slot is empty.
 template <class Value> class Slot {
  public:
   static const Value& current() { return value_; }
@@ -114,7 +114,7 @@ template <class Value> class Slot {
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    /// The value stays when the scope ends.
+    /// Makes the value stay when the scope ends.
     void stay() { ends_ = false; }
 
    private:

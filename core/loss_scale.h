@@ -12,10 +12,9 @@
 
 namespace halftone {
 
-/// A scaler with `hysteresis` n tolerates n - 1 overflows before it backs off. The rule says when
-/// it forgets the overflows that it saw: at any clean step (apex), when the scale grows
-/// (Megatron-LM), or when the scale grows, with an interval that starts at the last overflow, so
-/// that the first growth comes a step later (DeepSpeed).
+/// When a scaler forgets the overflows that it saw; with `hysteresis` n it tolerates n - 1 of them
+/// before it backs off. apex: at any clean step. megatron: when the scale grows. deepspeed: the
+/// same, but the interval starts at the last overflow: the first growth comes a step later.
 enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
 
 /// The options that users choose.
@@ -43,8 +42,8 @@ struct LossScale {
 };
 
 namespace detail {
-/// scale * factor within the limits, rounded once. Returns the scale itself if the result would be
-/// infinite or too small to divide by.
+/// Returns scale * factor, limited to min_scale and max_scale and rounded once; or `scale` if that
+/// would be infinite or too small to divide by.
 HT_HD float moved_scale(const LossScaleOptions& options, float scale, double factor) {
   const double free = double(scale) * factor;
   const double wanted = free < options.min_scale

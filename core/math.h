@@ -65,7 +65,7 @@ template <class T> HT_HD T copysign(T magnitude, T sign) {
 
 namespace detail {
 
-/// exp(x) = fraction 2^n for a float with such an n: Cody-Waite reduction, then the series.
+/// The parts of exp(x) = fraction * 2^n, n a whole number: Cody-Waite reduction, then the series.
 struct ReducedExp {
   float fraction, n;
   uint32_t bits_of_n;  // its last bits are those of n
@@ -387,9 +387,9 @@ template <class T> HT_HD T pow(T x, T y) {
 // Integers, modulo 2^64 in cases where C++ leaves an overflow undefined.
 HT_HD int64_t wrapped_sum(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
 HT_HD int64_t wrapped_product(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
-/// Returns the next product of a running product, and the gradient of a factor: `before` is the
-/// product of the factors before it, `after` the sum over later products without them. A product
-/// of 0 stays 0 although `after` may leave T's range.
+/// Return the next product of a running product, and the gradient of one of its factors: `before`
+/// is the product of the factors before that one, `after` the sum over later products without
+/// these. A product of 0 stays 0 although `after` may leave T's range.
 template <class T> HT_HD T running_product(T product, T factor) {
   if constexpr (std::is_integral_v<T>) return wrapped_product(product, factor);
   else return product * factor;

@@ -52,7 +52,7 @@ class MemoryScope {
   MemoryUse before_;
 };
 
-/// The counts of one device, a value: read it, compare it, print it.
+/// The ledger's counts for one device, in bytes, as they were when memory_report() was called.
 struct MemoryReport {
   Device device{};
   std::array<int64_t, memory_use_count> now{}, peak{}, at_peak{};
@@ -89,8 +89,8 @@ class Storage {
  public:
   /// Allocates on `device` and charges the current MemoryScope.
   Storage(int64_t bytes, Device device);
-  /// Allocates when the data are first read, and computes them then. The ledger charges the use of
-  /// now.
+  /// Allocates when the data are first read, and computes them then. The ledger charges the
+  /// MemoryScope that is current now.
   Storage(int64_t bytes, Device device, std::shared_ptr<const PendingResult> pending);
   /// Wraps memory of the host that `owner` keeps alive, for programs that have their data
   /// elsewhere. The ledger does not count it.
@@ -109,8 +109,7 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   MemoryUse use() const { return use_; }
-  /// Moves the charge in the ledger, e.g. when an activation gradient becomes a parameter's
-  /// gradient.
+  /// Moves the bytes to this use in the ledger: an activation gradient becomes a parameter's.
   void recharge(MemoryUse use);
 
   uint64_t version() const { return version_; }
@@ -149,8 +148,8 @@ void cached_release(void* data, std::size_t bytes) noexcept;
 void release_cached_memory();
 CacheStatistics cache_statistics();
 
-/// Returns f(). If memory for its containers runs out, throws a DeviceError in the name of `op`;
-/// `bytes`: of the data that it works on.
+/// Returns f(). If f runs out of memory (std::bad_alloc), throws a DeviceError in the name of `op`;
+/// its message says on how many `bytes` of data f worked.
 template <class F> decltype(auto) or_no_memory(std::string_view op, int64_t bytes, const F& f) {
   try {
     return f();

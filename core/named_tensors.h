@@ -44,7 +44,7 @@ TensorSource source_of(const NamedTensors& tensors);
 
 // Entries of a state dictionary: taken by name, and the rest refused.
 
-/// The entries whose names begin with `prefix`, without it.
+/// Returns the entries whose names begin with `prefix`, under names without it.
 template <class T>
 std::map<std::string, T> part_of(const std::map<std::string, T>& all, std::string_view prefix) {
   std::map<std::string, T> part;
@@ -54,7 +54,7 @@ std::map<std::string, T> part_of(const std::map<std::string, T>& all, std::strin
   return part;
 }
 
-/// The same; the entries are removed from `all`.
+/// Returns part_of(all, prefix), and removes these entries from `all`.
 template <class T>
 std::map<std::string, T> take_part(std::map<std::string, T>& all, std::string_view prefix) {
   std::map<std::string, T> part = part_of(all, prefix);
@@ -90,7 +90,7 @@ class Entries {
   int64_t count(const std::string& name, std::string_view called);
   /// Takes a text, which states store as its bytes (u8).
   std::string text(const std::string& name);
-  /// Takes the entries whose names begin with `prefix`, and returns them without it.
+  /// Takes the entries whose names begin with `prefix`, and returns them under names without it.
   NamedTensors part(std::string_view prefix) { return take_part(rest_, prefix); }
 
   const NamedTensors& rest() const { return rest_; }
@@ -108,8 +108,7 @@ Tensor text_tensor(std::string_view text);
 /// Returns whether two tensors of any dtypes have the same values, to the bit.
 bool same_values(const Tensor& a, const Tensor& b);
 /// Returns a value of x that a conversion to `dtype` would replace by another one: a finite number
-/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding is no such
-/// loss.
+/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding does not count.
 std::optional<double> lost_value(const Tensor& x, DType dtype);
 
 // safetensors (https://github.com/huggingface/safetensors): u64 little-endian N, N bytes of JSON,

@@ -81,10 +81,10 @@ enum class Sums : uint8_t {
   over_rows,      // the dimension before the last: the right operand of a matrix product
   over_tokens,    // all dimensions but the last: gradients of a linear layer's weight
   over_channels,  // dimension 1, of images and of weights of convolutions
-  over_first,     // the other channels of those weights
+  over_first,     // dimension 0, of weights of convolutions
 };
 
-/// A summed dimension for each input of an operation.
+/// The dimension that a product sums over, for each input of an operation.
 struct SummedDimensions {
   Sums first = Sums::over_last;   // input 0
   Sums others = Sums::over_last;  // the inputs after it
@@ -106,17 +106,17 @@ struct OpFacts {
   bool is_loss = false;        // f32 even if weights are short and nothing else is cast
   bool once = false;           // has side effects, such as statistics: never computed twice
   bool convolves = false;      // on the CPU its weight, input 1, is cast into channels-last order
-  bool accumulator = false;    // can add up on the grid of an emulated accumulator
+  bool accumulator = false;    // can emulate an accumulator (core/formats/number_format.h)
   bool tf32 = false;           // GPUs can compute its products in TF32
-  /// A low-precision operation without it does not compile.
+  /// what its products sum over; an operation of class low_precision without it does not compile
   std::optional<Contraction> sums{};
   /// Returns the multiplications and additions of a forward pass with these inputs, the first two
   /// of which are defined; 0 for shapes that forward refuses.
   double (*flops)(std::span<const Tensor> inputs) = nullptr;
 };
 
-/// The class is a mandatory argument: an operation without one does not compile. `reason` says in a
-/// few words why it asks for that class; every operation of the library has one.
+/// The facts of an operation. The cast class is a mandatory argument of the constructor. `reason`
+/// says in a few words why the operation asks for this class; all operations here have a reason.
 struct OpInfo : OpFacts {
   std::string_view name;
   CastClass cast_class;

@@ -16,17 +16,17 @@ namespace halftone {
 /// Computes a result that waits.
 class PendingResult {
  public:
-  /// inputs: the tensors that make() reads. Writing one of them before is an error.
+  /// inputs: the tensors that make() reads. Writing one of them before make() is an error.
   PendingResult(DType dtype, std::vector<Tensor> inputs);
   virtual ~PendingResult() = default;
   DType dtype() const { return dtype_; }
-  /// Returns the result as a new tensor: in its own dtype, or in `dtype` if gives(dtype). Then each
-  /// element is rounded to its own dtype first, and to `dtype` afterwards.
+  /// Returns the result as a new tensor of `dtype`, which is dtype() or one for which gives(dtype)
+  /// is true. Each element is rounded to dtype() first, and to `dtype` afterwards.
   virtual Tensor make(DType dtype) const = 0;
   virtual bool gives(DType dtype) const = 0;
   /// Returns a tensor of a shorter dtype with the same values and layout, or an undefined one.
   virtual Tensor narrower() const { return {}; }
-  /// Throws UsageError if an input was written since.
+  /// Throws UsageError if an input was written since the constructor.
   void check_inputs() const;
 
  private:

@@ -48,7 +48,7 @@ class Generator {
   }
   RandomKey state() const { return key_; }
   void set_state(RandomKey key) { key_ = key; }
-  /// Returns one 64-bit word.
+  /// Returns one random 64-bit word.
   uint64_t next();
   /// Returns one integer on [0, bound) without modulo bias. Throws UsageError for a bound of 0.
   uint64_t below(uint64_t bound);

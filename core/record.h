@@ -58,7 +58,7 @@ class Record {
     describe(reader, record, context...);
     return record;
   }
-  /// The same for a record to which later programs add entries: other names are left out.
+  /// Does the same, but skips unknown names: for a record to which later programs add entries.
   template <class T> static T read_known(const JsonValue& from, T record) {
     Record reader(&from);
     reader.others_ = true;
@@ -193,7 +193,8 @@ class Record {
     body();
     active_ = before, whose_ = whose_before;
   }
-  /// Describes entries of one kind of the record: a reader refuses them in others.
+  /// Describes entries that only one kind of the record has: unless `active`, a reader refuses
+  /// them. kind: the name of this kind, for errors.
   void of(bool active, std::string_view kind, const std::function<void()>& body) {
     const bool before = active_;
     const std::string_view other_before = other_;
@@ -202,7 +203,7 @@ class Record {
     body();
     active_ = before, other_ = other_before;
   }
-  /// Refuses a record without that entry.
+  /// Throws FormatError with `message` if the object that is read has no such entry.
   void require(std::string_view name, std::string_view message) const {
     if (from_ && !from_->find(name)) from_->refuse(message);
   }

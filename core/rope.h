@@ -8,9 +8,9 @@
 
 namespace halftone {
 
-/// Waves that are long for the context of the first training become slower by a factor, so that a
-/// longer context has no angles that the model has not seen: Llama 3.1's scaling. Between the two
-/// bounds, in waves per original context, the factor fades. A factor of 1 changes nothing.
+/// Llama 3.1's scaling for contexts longer than the original one, in which the model was trained
+/// first. A frequency with fewer than low_frequency_factor waves in the original context is divided
+/// by `factor`, one with more than high_frequency_factor stays; between them the factor fades.
 struct RopeScaling {
   double factor = 1, low_frequency_factor = 1, high_frequency_factor = 4;
   int64_t original_context = 8192;
@@ -25,7 +25,7 @@ struct RopeOptions {
   RopeScaling scaling{};
 };
 
-/// Returns the angle of a pair per position.
+/// Returns the angle (radians) by which a pair, of `pairs` in a row, turns with each position.
 HT_HD double rope_frequency(const RopeOptions& options, int64_t pair, int64_t pairs) {
   const double frequency = math::pow(options.theta, -double(pair) / double(pairs));
   const RopeScaling& s = options.scaling;
@@ -38,8 +38,8 @@ HT_HD double rope_frequency(const RopeOptions& options, int64_t pair, int64_t pa
   return frequency * (kept + (1 - kept) / s.factor);
 }
 
-/// Returns the angle of a row. Computed in double: a float has no digits left for the angle of a
-/// position beyond a few thousand.
+/// Returns the angle of a pair in a row; frequency: the pair's rope_frequency(). In double: a float
+/// has no digits left for the angle of a position beyond a few thousand.
 HT_HD double rope_angle(const RopeOptions& options, int64_t row, double frequency) {
   return double(options.position + row) * frequency;
 }

@@ -38,7 +38,7 @@ struct Number {
   template <std::floating_point T>
   constexpr Number(T number) : value(double(number)), integer(0), whole(false) {}
 
-  /// Returns whether `value` is the number itself.
+  /// Returns whether the double `value` holds the number exactly.
   constexpr bool in_double() const {
     constexpr int64_t most = int64_t(1) << 53;
     return !whole || (integer >= -most && integer <= most);
@@ -49,7 +49,7 @@ struct Number {
       if (whole) return integer;
     return convert<T>(value);
   }
-  /// Returns the opposite; that of the least integer is itself, modulo 2^64.
+  /// Returns the negated number. The least int64_t stays as it is: integers wrap modulo 2^64.
   constexpr Number operator-() const {
     Number result = *this;
     result.value = -value, result.integer = int64_t(-uint64_t(integer));
@@ -72,7 +72,7 @@ class Dims {
 
   int rank() const { return rank_; }
   bool empty() const { return rank_ == 0; }
-  /// Counts from the end if negative; throws ShapeError for an index out of range.
+  /// Returns element i. A negative i counts from the end. Throws ShapeError if i is out of range.
   int64_t& operator[](int i) { return values_[place_of(i)]; }
   int64_t operator[](int i) const { return values_[place_of(i)]; }
   const int64_t* begin() const { return values_.data(); }
@@ -109,15 +109,15 @@ int64_t rows_of(const Shape& shape);
 Strides contiguous_strides(const Shape& shape);
 /// Returns NHWC strides under a logical NCHW shape (rank 4).
 Strides channels_last_strides(const Shape& shape);
-/// Returns strides of the same dimension order for another shape: those of an elementwise result of
-/// a dense permuted input. Row-major if the input is not dense.
+/// Returns dense strides for `shape` that order the dimensions in memory as `strides` do: those of
+/// an elementwise result. Row-major strides if a tensor of `shape` and `strides` is not dense.
 Strides strides_in_order_of(const Shape& shape, const Strides& strides);
 /// Returns true if the elements fill one block without holes or overlaps, in any dimension order.
 bool is_dense(const Shape& shape, const Strides& strides);
 /// Returns the shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
-/// Returns a dimension, counted from the end if negative, checked against the rank; throws
-/// ShapeError naming `op`.
+/// Returns `dim` counted from the front, 0 to rank - 1; a negative `dim` counts from the end.
+/// Throws ShapeError naming `op` if the rank is too small.
 int normalize_dim(std::string_view op, int64_t dim, int rank);
 
 // Tensor is a handle of two pointers: its content (a TensorBody: storage, offset, shape, strides,
@@ -173,7 +173,7 @@ class Tensor {
   template <class T> std::vector<T> to_vector() const;
   /// Returns the value of a tensor of one element; throws ShapeError for more.
   double item() const;
-  /// The same in another type: item<int64_t>(), because a double does not hold every i64.
+  /// Returns the same as a T. item<int64_t>() is exact; a double does not hold every i64.
   template <class T> T item() const;
   /// Returns one element by its coordinates, on the host: for tests and printing, not for loops
   /// that matter.
@@ -201,7 +201,7 @@ class Tensor {
   /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the
   /// graph.
   void backward() const;
-  /// The same, starting from a given gradient of this tensor.
+  /// Does the same from `gradient`, that of this tensor; retain_graph: keeps the graph.
   void backward(const Tensor& gradient, bool retain_graph = false) const;
   /// Returns the same data without history: free, shares storage.
   Tensor detach() const { return Tensor(body_); }
@@ -301,11 +301,11 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t count, int64_t ste
 
 /// Returns x itself if it is row-major, else a row-major copy.
 Tensor contiguous(const Tensor& x);
-/// Returns x itself if it is NHWC in memory, else such a copy (rank 4).
+/// Returns x itself if it is NHWC in memory, else a copy that is (rank 4).
 Tensor channels_last(const Tensor& x);
-/// Returns x itself if it has exactly these dense strides, else such a copy.
+/// Returns x itself if it has exactly these dense strides, else a copy that has them.
 Tensor with_strides(const Tensor& x, const Strides& strides);
-/// reshape() that copies first if strides cannot express the result.
+/// Returns x under another shape; copies x first if strides cannot express the result.
 Tensor reshaped(const Tensor& x, const Shape& shape);
 
 }  // namespace halftone::views

@@ -54,7 +54,7 @@ HT_HD uint16_t random_half(RandomKey key, uint64_t i) {
   return uint16_t(i % 2 ? word >> 16 : word);
 }
 
-/// The tensor that holds the weight itself, if one does: then nothing needs decoding.
+/// Where the whole weight is: in one of the two tensors, or in both, which decode() joins.
 enum class WeightLies : uint8_t { in_parameter, in_companion, in_both };
 
 // A form has
@@ -91,7 +91,7 @@ struct Master {
   }
 };
 
-/// The upper half is cut off: forward sees the weight rounded towards zero.
+/// The parameter is the upper half of the f32's bits: forward sees the weight rounded towards zero.
 struct Split {
   static constexpr std::string_view name = "split", companion = "remainder";
   static constexpr WeightLies lies = WeightLies::in_both;
@@ -107,8 +107,8 @@ struct Split {
   }
 };
 
-/// The upper half is rounded to nearest, ties away from zero; a negative rest means that it was
-/// rounded up. NaN stays NaN only if its upper half is NaN: training has failed long before that.
+/// The parameter is the weight rounded to nearest, ties away from zero; a negative rest means that
+/// it was rounded up. NaN stays NaN only if its upper half is NaN: training has failed long before.
 struct SplitRounded {
   static constexpr std::string_view name = "split_rounded", companion = "remainder_rounded";
   static constexpr WeightLies lies = WeightLies::in_both;
@@ -153,7 +153,7 @@ struct Stochastic {
 
 }  // namespace form
 
-/// In the order of WeightForm.
+/// All forms, in the order of WeightForm.
 using WeightForms = TypeList<form::Plain, form::Master, form::Split, form::SplitRounded,
                              form::Kahan, form::Stochastic>;
 static_assert(WeightForms::size == std::size_t(WeightForm::stochastic) + 1);
@@ -440,8 +440,9 @@ struct RAdam {
 // --- parts of optimizers that are not elementwise: most do not change the weight
 
 /// The parts of torch.optim.Adafactor (Shazeer & Stern 2018) that depend on the number of steps.
-/// `average`: the weight is an average of squares, and moves towards the gradient, new squares.
-/// Otherwise a weight decays and moves along its direction, the gradient.
+/// The slot's tensors have two uses. With `average`, its weight is the average of squares, and its
+/// gradient the new squares. Otherwise its weight is a parameter, which decays, and its gradient
+/// the direction along which it moves.
 struct Adafactor {
   double beta2_decay = -0.8, weight_decay = 0;
   bool average = false;
@@ -509,7 +510,7 @@ struct MomentumDirection {
   }
 };
 
-/// state[0] receives the full weight, for every weight form.
+/// Writes the full weight, joined from the parts of its form, to state[0].
 struct ReadWeight {
   static constexpr bool moves_weight = false;
   using Kinds = StateMasks<1>;

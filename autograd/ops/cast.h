@@ -36,28 +36,28 @@ inline void rank(std::string_view op, std::string_view what, const Tensor& x, in
                      wanted, ".");
 }
 
-/// Checks an input of operations that also compute with integers.
+/// Throws DTypeError unless x is of integers or of f64, f32, f16 or bf16.
 inline void numbers(std::string_view op, const Tensor& x) {
   defined(op, "an input", x);
   if (x.dtype() == boolean || (is_floating(x.dtype()) && size_of(x.dtype()) == 1))
     fail<DTypeError>(op, "needs integers, f64, f32, f16 or bf16, got ", described(x),
                      ". Cast it first.");
 }
-/// The same, and allows bool.
+/// Throws DTypeError unless x is of bool or of a dtype that numbers() allows.
 inline void numbers_or_bool(std::string_view op, const Tensor& x) {
   defined(op, "an input", x);
   if (x.dtype() != boolean) numbers(op, x);
 }
 
-/// Checks indices and targets; kernels take them as i64: see index.h.
+/// Throws DTypeError unless x, indices or targets, is i64 or i32. Kernels take i64: see index.h.
 inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
   defined(op, what, x);
   if (x.dtype() != i64 && x.dtype() != i32)
     fail<DTypeError>(op, what, " must be i64 or i32, got ", described(x), ". Cast it first.");
 }
 
-/// Checks that a tensor is on the input's device, for tensors not passed through `apply`, which
-/// checks devices.
+/// Throws DeviceError unless x is on the input's device or undefined: for tensors that do not pass
+/// through apply(), which checks devices.
 inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what,
                          const Tensor& x) {
   if (x.defined() && x.device() != input.device())
@@ -65,7 +65,7 @@ inline void on_device_of(std::string_view op, const Tensor& input, std::string_v
                       ". Move them to one device with to().");
 }
 
-/// Checks a per-channel vector (weight, bias, running statistics): undefined, or floating [size].
+/// Throws unless x (weight, bias, running statistics) is undefined or floating of shape [size].
 inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
   if (!x.defined()) return;
   floating(op, x);
@@ -130,7 +130,8 @@ struct Quantize {
 /// needs an owner of that history, and if rotations do not divide the columns.
 ///   Tensor y = quantize(x, *quantizer_named("mxfp4"));
 Tensor quantize(const Tensor& x, const Quantizer& quantizer);
-/// The same by name: a format's, or that of a ready-made quantizer. quantize(x, "e4m3").
+/// Returns x on the grid of a quantizer by its name, as quantizer_named(): quantize(x, "e4m3").
+/// Throws UsageError for an unknown name.
 Tensor quantize(const Tensor& x, std::string_view quantizer);
 
 }  // namespace halftone

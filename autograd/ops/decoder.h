@@ -102,9 +102,9 @@ struct GroupedLinear {
   }
 };
 
-/// Returns [rows, out]. ends: integers [groups], from 0 to the number of rows, which the last one
-/// is, and not falling; on a GPU the host waits for them. As torch.nn.functional.grouped_mm(x,
-/// weight.transpose(1, 2), offs=ends), which autocast does not cast.
+/// Returns [rows, out]. ends: integers [groups], the row after each group's last one, in ascending
+/// order; the last is the number of rows. A GPU's host waits for them. As torch.nn.functional's
+/// grouped_mm(x, weight.transpose(1, 2), offs=ends), which autocast does not cast.
 Tensor grouped_linear(const Tensor& x, const Tensor& weight, const Tensor& ends);
 
 // The scores by which a mixture sends tokens to experts: a linear map with a class of its own.

@@ -14,7 +14,8 @@
 namespace halftone {
 
 namespace detail {
-/// Unary and Binary's recorded_backward(), with the formula as a call: recorded_elementwise.cpp
+/// Compute recorded_backward() of Unary and Binary, whose formula is given as a FormulaCall.
+/// Defined in recorded_elementwise.cpp.
 std::vector<Tensor> recorded_unary(FormulaCall f, Saves saves, const Tensor& saved, DType from,
                                    const Tensor& dy, const History& history);
 std::vector<Tensor> recorded_binary(FormulaCall f, const Tensor& a, const Tensor& b,
@@ -113,7 +114,8 @@ template <class F> struct Binary {
                                     dx);
     return in_dtype_of(input, reduce_to(dx, shape));
   }
-  /// Casts as the gradient of a cast would be: summed first, rounded once.
+  /// Returns dx, already summed to the input's shape, in the dtype of the input's gradient: rounded
+  /// once, as the gradient of a cast is.
   Tensor in_dtype_of(int input, const Tensor& dx) const {
     const DType dtype = needs.dtype(input);
     return dtype == dx.dtype() ? dx : converted(dx, dtype);
@@ -254,7 +256,8 @@ template <class Op> Tensor apply_promoted(Op op, const Tensor& a, const Tensor& 
 }
 }  // namespace detail
 
-/// If inputs are rounded to grids, they are first cast to the dtype of the sum.
+/// Returns formula(a, b). Different dtypes are promoted by casts, except those that mixes() allows
+/// when no policy rounds inputs to grids.
 template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
   const InputCaster* const caster = active_caster();
   if (a.defined() && b.defined() && detail::mixes<F>(a, b) && !(caster && caster->treats()))
@@ -265,7 +268,7 @@ inline Tensor add(const Tensor& a, const Tensor& b) { return binary(formula::Add
 inline Tensor sub(const Tensor& a, const Tensor& b) { return binary(formula::Sub{}, a, b); }
 inline Tensor mul(const Tensor& a, const Tensor& b) { return binary(formula::Mul{}, a, b); }
 namespace detail {
-/// Computes two integers as f32.
+/// Returns binary(formula, a, b); two integer tensors are first cast to f32.
 template <class F> Tensor of_floats(F formula, const Tensor& a, const Tensor& b) {
   check::defined(F::info.name, "an input", a);
   check::defined(F::info.name, "an input", b);
@@ -352,8 +355,8 @@ inline Tensor scalar_like(std::string_view op, const Tensor& x, Number number) {
   check::defined(op, "an input", x);
   return scalar(number, dtype_for(x, number), x.device());
 }
-/// Returns a function of x and a number that is not rounded to x's dtype first: a short float is
-/// computed in f32, and the result rounded once.
+/// Returns f of x and a number. The number is not rounded to x's dtype first: for a short x, f is
+/// computed in f32, and the result is rounded once.
 template <class F> Tensor with_number(std::string_view op, const Tensor& x, Number number, F f) {
   check::defined(op, "an input", x);
   const bool shorter = is_floating(x.dtype()) && size_of(x.dtype()) < size_of(f32);
@@ -479,8 +482,8 @@ inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Nu
   return unary(formula::Clamp{from, to},
                cast(x, detail::dtype_for(x, whole ? Number(0) : Number(0.5))));
 }
-/// The same with tensors that broadcast, one of which may be undefined; if low > high the result is
-/// high. Ties share the gradient.
+/// Limits x to [low, high] by tensors that broadcast to it, one of which may be undefined; if low >
+/// high the result is high. Where x equals a bound, both share the gradient.
 inline Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {}) {
   if (!low.defined() && !high.defined())
     fail<UsageError>("clamp", "got neither bound. Pass low, high, or both.");

@@ -78,8 +78,8 @@ struct Conv2d {
   ConvGeometry geometry;
   Tensor x{}, weight{};
   Needs<3> needs{};
-  /// Then all three are products with the windows of x, whose sums go over channels, then over the
-  /// kernel's rows and columns; the windows' gradients are added up in f32.
+  /// With it, forward and both gradients are products with the windows of x, with sums over
+  /// channels, then over the kernel's rows and columns; the windows' gradients are added up in f32.
   std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);

@@ -10,15 +10,16 @@ namespace halftone {
 // of range is an error, at once on the CPU and at the next wait on a GPU.
 
 namespace detail {
-/// Returns indices as kernels take them.
+/// Returns indices as kernels take them, i64. Throws DTypeError for other dtypes than i64 and i32.
 inline Tensor wide_indices(std::string_view op, std::string_view what, const Tensor& index) {
   check::integers(op, what, index);
   return index.dtype() == i64 ? index : converted(index, i64);
 }
-/// The same, checked if the host can see them, so that the error names the called operation.
-/// `size`: of the dimension they count in.
+/// Does the same, and throws UsageError for an index outside of 0 to size - 1 if the indices are on
+/// the CPU, so that the error names the called operation.
 Tensor indices_within(std::string_view op, const Tensor& index, int64_t size);
-/// Returns the part of x that indices of a shape reach: cut to it in every dimension but `dim`.
+/// Returns x cut to `shape` in every dimension but `dim`: the part that indices of this shape
+/// reach.
 Tensor reached(std::string_view op, const Tensor& x, int dim, const Shape& shape);
 }  // namespace detail
 
@@ -91,8 +92,9 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value);
 /// As torch.index_add: integers take a whole alpha.
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                  Number alpha = 1);
-/// gather() whose index and x broadcast except in `dim`; without `dim`, it indexes all elements in
-/// row-major order. Negative indices count from the end. As torch.take_along_dim.
+/// Returns gather(x, dim, index) after x and index are broadcast in all dimensions but `dim`.
+/// Without `dim`, indexes all elements in row-major order. Negative indices count from the end. As
+/// torch.take_along_dim.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = {});
 
 /// Returns x[i, j, ...]: elements by index tensors, one for each dimension from the first on, which
@@ -104,8 +106,9 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
 /// several values have one place, the last counts and alone gets a gradient. As torch.index_put.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate = false);
-/// Return x with the slices at `index`, a vector, along a dimension set to a number, or to those of
-/// source (the last of several counts). As torch.index_fill and torch.index_copy.
+/// Return x with its slices at `index`, a vector, along a dimension replaced: all by a number, or
+/// slice index[i] by slice i of source (if an index is there twice, the last counts). As
+/// torch.index_fill and torch.index_copy.
 Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Number value);
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 /// Returns x with its elements where the mask is true replaced by the first elements of source, in
@@ -212,15 +215,16 @@ Sorted cummin(const Tensor& x, int dim);
 // Counts, and places in sorted sequences.
 
 /// Returns how often 0, 1, .. occur in x, a vector of integers: i64, at least `minlength` of them.
-/// With weights of x's shape, their sums: f32 of f32, else f64. Reads x on the host. As
-/// torch.bincount.
+/// With weights of x's shape, returns the sums of these: f32 for f32 weights, else f64. Reads x on
+/// the host. As torch.bincount.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, int64_t minlength = 0);
-/// Returns how many elements lie in each of `bins` equal parts of [low, high], in x's dtype; others
-/// are left out. If low == high the range is that of x, which the host reads. As torch.histc.
+/// Returns how many elements are in each of `bins` equal parts of [low, high], in x's dtype; other
+/// elements are left out. If low == high the range is that of x, which the host reads. As
+/// torch.histc.
 Tensor histc(const Tensor& x, int64_t bins = 100, double low = 0, double high = 0);
-/// Returns i64, the place before which each value keeps the last dimension of `sorted` in order:
-/// before elements that equal it, or after them if `right`. `sorted` is a vector, or has the sizes
-/// of the values in all other dimensions. As torch.searchsorted.
+/// Returns i64: the index in the last dimension of `sorted` at which each value could be inserted
+/// so that the order stays, before elements that equal it, or after them if `right`. `sorted` is a
+/// vector, or has the sizes of `values` in all other dimensions. As torch.searchsorted.
 Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
 /// Returns searchsorted(boundaries, x, right), for a vector of boundaries. As torch.bucketize.
 Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right = false);

@@ -30,7 +30,7 @@ struct Inverse {
   Tensor gradient(const Tensor& inverse, const Tensor& dy) const;
 };
 
-/// a [..., n, n] and b [..., n, k] of one batch.
+/// x with a x = b, for a [..., n, n] and b [..., n, k] with the same leading dimensions.
 struct Solve {
   static constexpr OpInfo info{"solve", CastClass::full_precision, cast_reason::cancels};
   Tensor a{}, x{};
@@ -54,8 +54,8 @@ struct Cholesky {
   Tensor gradient(const Tensor& factor, const Tensor& dl) const;
 };
 
-/// A decomposition into several tensors is one tensor of their elements, [..., count], because an
-/// operation has one result. The functions for users cut it into views.
+/// Decomposes matrices. The result is one tensor [..., count] with the elements of all factors,
+/// because an operation has one result. The functions for users cut it into views.
 template <DecompositionKind kind> struct Decomposition {
   static constexpr std::array<std::string_view, 3> names{"qr", "svd", "eigh"};
   static constexpr OpInfo info{names[std::size_t(kind)], CastClass::full_precision,
@@ -82,7 +82,7 @@ template <> Tensor Eigh::gradient(const Tensor& result, const Tensor& dy) const;
 /// matrices that are not square where they must be; UnsupportedError in a build without Eigen.
 namespace linalg {
 
-/// Throws UsageError, with its place in the batch, for a singular matrix.
+/// Returns the inverse of a. Throws UsageError, with its place in the batch, for a singular matrix.
 Tensor inv(const Tensor& a);
 /// Returns x with a x = b: a [..., n, n], b [..., n, k] or vectors [..., n] (b of rank 1, or a's
 /// shape without the last dimension). Batches broadcast. Throws UsageError for a singular matrix.
@@ -99,16 +99,16 @@ QrFactors qr(const Tensor& a);
 struct SvdFactors {
   Tensor u, s, vh;  // [..., m, k], [..., k], [..., k, n], k = min(m, n)
 };
-/// Returns a = u diag(s) vh (full_matrices=False); s falls. The signs of pairs of singular vectors
-/// are not unique, and gradients of u and vh are infinite or NaN if singular values are equal.
-/// Throws UsageError for elements that are not finite.
+/// Returns a = u diag(s) vh (full_matrices=False); s is in descending order. The signs of pairs of
+/// singular vectors are not unique, and gradients of u and vh are infinite or NaN if singular
+/// values are equal. Throws UsageError for elements that are not finite.
 SvdFactors svd(const Tensor& a);
 struct EighFactors {
-  Tensor values, vectors;  // [..., n], rising; [..., n, n], in columns
+  Tensor values, vectors;  // [..., n], ascending; [..., n, n], in columns
 };
-/// Returns the eigenvalues of symmetric matrices; reads the lower triangle. As for svd(), signs of
-/// vectors are not unique, and gradients of vectors need different values. Throws UsageError for
-/// elements that are not finite.
+/// Returns the eigenvalues and eigenvectors of symmetric matrices; reads the lower triangle. As for
+/// svd(), signs of vectors are not unique, and gradients of vectors need distinct eigenvalues.
+/// Throws UsageError for elements that are not finite.
 EighFactors eigh(const Tensor& a);
 /// Returns the x of the least |a x - b|, and of these the least |x|: a [..., m, n] of full rank, b
 /// [..., m, k]. As torch.linalg.lstsq(a, b).solution. Throws UsageError for a matrix whose factor r

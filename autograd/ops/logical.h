@@ -16,7 +16,7 @@ inline Tensor as_bool(std::string_view op, const Tensor& x) {
   check::numbers_or_bool(op, x);
   return cast(x, boolean);
 }
-/// Returns max or min of bools; `of_none` without elements.
+/// Returns the max or min of x as bools; over no elements, `of_none`.
 inline Tensor reduce_bools(std::string_view op, Reduction kind, const Tensor& x,
                            const ReduceDims& over, bool of_none) {
   const Tensor truth = as_bool(op, x);
@@ -161,11 +161,11 @@ inline Tensor log_softmax(const Tensor& x, int dim, DType dtype) {
   return cast(log_softmax(cast(x, dtype), dim), dtype);
 }
 
-// Reductions that are made of others. Their forms take dimensions as those of sum().
+// Reductions that are made of other operations. They take dimensions as sum() does.
 
 /// Returns the sum of the elements that are not NaN; integers and bools as sum(). As torch.nansum.
 Tensor nansum(const Tensor& x, const Dims& dims = {}, bool keep = false);
-/// Returns their mean; NaN if there are none. As torch.nanmean.
+/// Returns the mean of the elements that are not NaN; NaN if there are none. As torch.nanmean.
 Tensor nanmean(const Tensor& x, const Dims& dims = {}, bool keep = false);
 /// Returns i64, the number of elements that are not 0. As torch.count_nonzero, which cannot keep.
 Tensor count_nonzero(const Tensor& x, const Dims& dims = {}, bool keep = false);
@@ -181,10 +181,10 @@ struct Closeness {
   double rtol = 1e-5, atol = 1e-8;
   bool equal_nan = false;
 };
-/// Returns bools, |a - b| <= atol + rtol |b|; an infinity is close to itself alone. They broadcast
-/// and must have one dtype. As torch.isclose.
+/// Returns |a - b| <= atol + rtol |b|, as bools; an infinity is close to itself alone. a and b
+/// broadcast and must have one dtype. As torch.isclose.
 Tensor isclose(const Tensor& a, const Tensor& b, const Closeness& options = {});
-/// Returns whether all are close, which waits for the device. As torch.allclose.
+/// Returns whether isclose() is true everywhere, which waits for the device. As torch.allclose.
 bool allclose(const Tensor& a, const Tensor& b, const Closeness& options = {});
 
 /// A whole number that is not a bool: in sum(x, true) the dimension would be unclear.
@@ -243,7 +243,7 @@ template <WholeNumber T> Tensor count_nonzero(const Tensor& x, T dim, bool keep 
   return count_nonzero(x, Dims{int64_t(dim)}, keep);
 }
 
-/// reshape(x, 2, -1), permute(x, 1, 0), expand(x, 4, -1)
+/// Take sizes or dimensions one by one: reshape(x, 2, -1), permute(x, 1, 0), expand(x, 4, -1).
 template <WholeNumber... T>
 requires(sizeof...(T) > 0) Tensor reshape(const Tensor& x, T... sizes) {
   return reshape(x, Shape{int64_t(sizes)...});

@@ -7,7 +7,8 @@
 
 namespace halftone {
 
-/// batchmean, the sum over the size of the first dimension, is for kl_div() alone.
+/// How losses become one number, or none: they stay. batchmean, the sum divided by the size of the
+/// first dimension, is for kl_div() alone.
 enum class LossReduction { mean, sum, none, batchmean };
 
 struct CrossEntropyOptions {
@@ -92,21 +93,22 @@ struct NllLoss {
 };
 
 namespace detail {
-/// cross_entropy() with probabilities as targets, of the logits' shape: loss.cpp
+/// Returns cross_entropy() for targets that are probabilities, of the logits' shape.
 Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
                           const CrossEntropyOptions& options);
 }  // namespace detail
 
-/// logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64 or i32 without the class
-/// dimension, or probabilities of the logits' shape, whose mean divides by the number of rows.
+/// As torch's cross_entropy. logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64
+/// or i32 without the class dimension, or probabilities of the logits' shape; for these, the mean
+/// is the sum divided by the number of rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
                 const CrossEntropyOptions& options = {});
 
 namespace detail {
-/// Returns a formula of outputs and targets, reduced. They do not broadcast: outputs [n, 1] with
-/// targets [n] would compare each with each, and the model would not learn.
+/// Returns formula(x, target), reduced. x and target do not broadcast: outputs [n, 1] with targets
+/// [n] would compare each with each, and the model would not learn.
 template <class F>
 Tensor elementwise_loss(F formula, const Tensor& x, const Tensor& target, LossReduction reduction) {
   check::defined(F::info.name, "the output", x);
@@ -156,8 +158,8 @@ inline Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& ta
                                    LossReduction reduction = LossReduction::mean) {
   return detail::elementwise_loss(formula::BinaryCrossEntropy{}, probabilities, target, reduction);
 }
-/// The same with a weight for each loss, which broadcasts to the target's shape and has no
-/// gradient. The mean divides by the number of losses.
+/// Returns the same with a weight for each loss, which broadcasts to the target's shape and has no
+/// gradient. The mean is the sum divided by the number of losses, not by the sum of weights.
 Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& target, const Tensor& weight,
                             LossReduction reduction = LossReduction::mean);
 /// Returns the binary cross-entropy of sigmoid(logits), in its stable form. As torch's
@@ -226,8 +228,9 @@ struct CtcOptions {
   bool zero_infinity = false;  // losses without any alignment are 0, with gradients of 0
   LossReduction reduction = LossReduction::mean;  // divides each loss by its number of labels first
 };
-/// Connectionist temporal classification (Graves et al. 2006). log_probabilities: [time, n,
-/// classes], or [time, classes] for one sequence, of a log_softmax(): the gradient assumes that.
+/// Returns the loss of connectionist temporal classification (Graves et al. 2006).
+/// log_probabilities: [time, n, classes], or [time, classes] for one sequence; they must be the
+/// result of log_softmax(), which the gradient assumes.
 /// targets: i64 or i32, [n, longest], or all one after the other, [sum of target_lengths]. Computed
 /// in f64. As torch.nn.functional.ctc_loss; a second gradient is an error, as there.
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets,

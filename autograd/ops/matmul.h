@@ -55,7 +55,8 @@ struct Matmul {
   void save(const Tensor& a_in, const Tensor& b_in);
   std::array<Tensor, 2> backward(const Tensor& dc_in) const;
   std::vector<Tensor> recorded_backward(const Tensor& dc, const History& history) const;
-  /// Returns the gradient of the input `which` from x y, over every product of the batch.
+  /// Returns the gradient of input `which` (0: a, 1: b): the products x y, one for each of the
+  /// batch, summed over those that read the same matrix.
   Tensor gradient(int which, const Tensor& x, const Tensor& y) const;
 
   static Tensor product(const Tensor& a, const Tensor& b, DType dtype,
@@ -132,8 +133,8 @@ inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias =
   return apply(Linear{}, x, weight, bias);
 }
 
-// Products of vectors, operations of their own because casting policies name them. Composed of
-// others, dot would return a sum's f32, cosine_similarity would multiply in short floats.
+// Products of vectors, operations of their own because casting policies name them. Made of other
+// operations, dot would return the f32 of a sum, and cosine_similarity would multiply short floats.
 
 /// sum_i a[i] b[i] of two vectors, accumulated in f32 or wider.
 struct Dot {

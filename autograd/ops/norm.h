@@ -35,7 +35,8 @@ inline void check_affine(std::string_view op, const Shape& normalized, const Ten
 inline Tensor contiguous_or_undefined(const Tensor& x) {
   return x.defined() ? views::contiguous(x) : x;
 }
-/// Returns dy as rows of x read it: if it is the cast of a short gradient to x's f32, this one.
+/// Returns dy in row-major order; if it is the cast of a short gradient to the dtype of an f32 x,
+/// returns the short gradient, which kernels read as well.
 inline Tensor readable_gradient(const Tensor& x, const Tensor& dy) {
   return views::contiguous(x.dtype() == f32 && dy.dtype() == f32 ? narrowest(dy) : dy);
 }
@@ -88,10 +89,11 @@ struct LayerNorm {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// The RMS norm of a sum, which the addition has computed in its own pass for the norm after it.
+/// The RMS norm y of a sum, which the addition has computed in the same pass as the sum, for the
+/// norm operation after it.
 struct NormAhead {
   Tensor sum{}, y{}, rstd{};
-  /// Returns whether it is the norm of x in a dtype.
+  /// Returns whether y is the norm of x, in this dtype.
   bool is_of(const Tensor& x, DType dtype) const {
     return sum.defined() && sum.storage() == x.storage() && y.dtype() == dtype;
   }
@@ -321,8 +323,8 @@ struct InstanceNormOptions {
   bool use_input_stats = true;  // else the running statistics
   double momentum = 0.1, eps = 1e-5;
 };
-/// The same with running statistics, [c] each, which move towards the averages over the samples. As
-/// torch.nn.functional.instance_norm.
+/// Does the same with running statistics, [c] each, which move towards the averages over the
+/// samples. As torch.nn.functional.instance_norm.
 Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& running_mean, const Tensor& running_var,
                      const InstanceNormOptions& options = {});

@@ -16,7 +16,7 @@ struct ReduceDims {
   Dims dims{};
   bool keep = false;
 
-  /// Returns 1 for the dimensions that are named. Each may be named once.
+  /// Returns 1 for each dimension in `dims`, 0 for others; throws ShapeError if one is repeated.
   Dims named(std::string_view op, int rank) const {
     Dims count = Dims::filled(rank, 0);
     for (int64_t dim : dims)
@@ -130,7 +130,7 @@ struct Var {
 namespace detail {
 /// Returns the gradient of max and min: equal parts to all extreme elements, as torch.amax.
 Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy);
-/// Throws if x has no elements but the result has: an empty row has no largest element.
+/// Throws ShapeError if x has no elements but the result has: an empty row has no largest element.
 inline void require_elements(std::string_view op, const Tensor& x, const ReduceDims& over) {
   check::numbers_or_bool(op, x);
   if (x.numel() == 0 && numel_of(over.result_shape(op, x.shape())) > 0)
@@ -217,7 +217,7 @@ struct ArgMax {
   static constexpr OpInfo info{"argmax", CastClass::as_is, cast_reason::chooses};
   Tensor forward(const Tensor& x) { return detail::place_of_extreme(true, x); }
 };
-/// Position of the smallest.
+/// Position of the smallest element along the last dimension.
 struct ArgMin {
   static constexpr OpInfo info{"argmin", CastClass::as_is, cast_reason::chooses};
   Tensor forward(const Tensor& x) { return detail::place_of_extreme(false, x); }
@@ -354,7 +354,7 @@ template <class Op> Tensor place_of(Op op, const Tensor& x, std::optional<int> d
 inline Tensor argmax(const Tensor& x, std::optional<int> dim = {}, bool keep = false) {
   return detail::place_of(ArgMax{}, x, dim, keep);
 }
-/// The same for the smallest; NaN counts as smallest. As torch.argmin.
+/// Returns the positions of the smallest elements; NaN counts as smallest. As torch.argmin.
 inline Tensor argmin(const Tensor& x, std::optional<int> dim = {}, bool keep = false) {
   return detail::place_of(ArgMin{}, x, dim, keep);
 }

@@ -84,7 +84,7 @@ inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softm
 inline Tensor log_softmax(const Tensor& x, int dim) {
   return detail::along_dim(LogSoftmax{}, x, dim);
 }
-/// Reduces one dimension, several, or all (if `dims` is empty).
+/// Returns log(sum(exp(x))) over one dimension, several, or all (if `dims` is empty).
 inline Tensor logsumexp(const Tensor& x, const Dims& dims, bool keep = false) {
   check::defined("logsumexp", "the input", x);
   const ReduceDims over{dims, keep};
@@ -164,8 +164,8 @@ struct AttentionOptions {
   double dropout = 0;  // probability for weights; no training flag, as in PyTorch
   bool causal = false;
   std::optional<double> scale{};  // absent: 1 / sqrt(e)
-  /// k and v may have fewer heads than q, a divisor of their number: neighbors share one. As
-  /// PyTorch's; nothing is repeated in memory (Ainslie et al. 2023).
+  /// k and v may have fewer heads than q, a number that divides q's: neighboring heads of q share
+  /// one. As PyTorch's; nothing is repeated in memory (Ainslie et al. 2023).
   bool enable_gqa = false;
 };
 
@@ -184,9 +184,9 @@ struct Attention {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// The same for self-attention, from one tensor qkv [n, l, 3 heads e], the output of one linear
-/// layer: queries, then keys, then values, each with its heads next to each other. y: [n, l, heads
-/// e]. Its gradient is one tensor as well.
+/// Self-attention of one tensor qkv [n, l, 3 heads e], the output of one linear layer: queries,
+/// then keys, then values, each with its heads next to each other. y: [n, l, heads e]. The gradient
+/// of qkv is one tensor as well.
 struct PackedAttention {
   static constexpr OpInfo info = Attention::info;
   int64_t heads;
@@ -199,8 +199,8 @@ struct PackedAttention {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-// Attention in three operations, in f32 or f64, that store its weights: a caster that treats
-// tensors inside of attention asks for them (InputCaster::open).
+// Attention in three operations, in f32 or f64, that store its weights: for a caster that rounds
+// tensors inside of attention (InputCaster::open).
 
 namespace detail {
 /// Throws unless a [.., m, k] and b [.., k, n] have rank 4, one floating dtype and the same heads.

@@ -33,7 +33,7 @@ inline Tensor reduce_to(const Tensor& dy, const Shape& shape) {
 // Changes of shape. Most are views: the result shares the input's storage, and the gradient is the
 // inverse view.
 
-/// The same elements in row-major order under another shape; a view if strides allow it.
+/// x's elements in row-major order under another shape; a view if strides allow it.
 struct Reshape {
   static constexpr OpInfo info{"reshape", CastClass::as_is, cast_reason::moves};
   static constexpr bool reads_waiting = true;
@@ -167,7 +167,7 @@ struct Pad {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// The same tensor in row-major memory.
+/// x in row-major memory.
 struct Contiguous {
   static constexpr OpInfo info{"contiguous", CastClass::as_is, cast_reason::moves};
   Tensor forward(const Tensor& x) { return views::contiguous(x); }
@@ -180,7 +180,8 @@ namespace detail {
 struct Padding {
   Dims before, after;
 };
-/// Reads pairs from the last dimension backwards, checked against x's shape.
+/// Returns the padding of x that pairs (before, after) describe, from the last dimension backwards.
+/// Throws ShapeError for pairs that do not fit x.
 Padding padding_of(const Tensor& x, const Dims& pairs_from_last);
 /// Returns x without the parts that negative amounts cut; these amounts become 0.
 Tensor cropped(const Tensor& x, Padding& padding);
@@ -200,7 +201,7 @@ Tensor expand(const Tensor& x, Shape shape);
 /// absent bounds; step > 0.
 Tensor slice(const Tensor& x, int dim, std::optional<int64_t> start,
              std::optional<int64_t> end = {}, int64_t step = 1);
-/// Returns one index of a dimension, which is removed. As torch.select.
+/// Returns the slice of x at `index` of a dimension, without this dimension. As torch.select.
 Tensor select(const Tensor& x, int dim, int64_t index);
 /// Removes dimensions of size 1, or only `dim` if its size is 1.
 Tensor squeeze(const Tensor& x);
@@ -217,7 +218,7 @@ Tensor contiguous(const Tensor& x);
 // Functions that split and join tensors along dimensions: flip, split, chunk, triangles of
 // matrices, and borders that repeat inner elements.
 
-/// The elements of some dimensions in the opposite order; its own gradient.
+/// The elements of some dimensions in the opposite order; flips dy in the same way.
 struct Flip {
   static constexpr OpInfo info{"flip", CastClass::as_is, cast_reason::moves};
   Dims dims;  // each once

@@ -18,8 +18,8 @@
 
 namespace halftone {
 
-/// The scale above the blocks of a tensor. On the grid 1 / g becomes numerator / denominator for
-/// errors: one rounding less.
+/// The scale g of a tensor, above the scales of its blocks. numerator / denominator is 1 / g with
+/// one rounding less: errors of targets are computed with it.
 struct TensorLevel {
   float g = 1, numerator = 1, denominator = 1;
 };
@@ -50,8 +50,9 @@ HT_HD constexpr float short_scale(const QuantizeNumbers& n, float wanted, uint32
 }
 }  // namespace detail
 
-/// Returns the scale of a block that puts its largest magnitude at a target. target: its number;
-/// without targets 0, for the grid's largest. It selects numbers instead of branching.
+/// Returns the scale that puts the largest magnitude of a block, amax, at n.targets[target];
+/// without targets (target 0), at the grid's largest number. It selects numbers instead of
+/// branching.
 template <ScaleKind kind, Rounding rounding>
 HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
                                        const TensorLevel& level, int32_t target, uint32_t random) {
@@ -76,7 +77,7 @@ HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
     return {where(finite, u > largest ? largest : u), where(finite, b), where(finite, inverse_g)};
   }
 }
-/// The same for a kind and a rounding that are known at run time.
+/// Returns the same for a kind and a rounding of scales that are known at run time.
 HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
                                        const TensorLevel& level, int32_t target, uint32_t random) {
   return visit_scale_kind(n.kind, [&]<ScaleKind kind>() {
@@ -87,7 +88,7 @@ HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
   });
 }
 
-/// Returns the rounding of elements that errors and corrections see.
+/// Returns the rounding of elements with which errors and corrections of scales are computed.
 HT_HD constexpr Rounding measured_rounding(Rounding rounding) {
   return rounding == Rounding::stochastic ? Rounding::nearest_even : rounding;
 }
@@ -103,8 +104,8 @@ HT_HD constexpr float combined(ScaleError error, float a, float b) {
   return error == ScaleError::max ? (b > a ? b : a) : rounded_sum(a, b);
 }
 
-/// Returns a corrected scale: xx and xq are sums over the block of (x in)^2 and x in times its
-/// number on the grid.
+/// Returns the scale with `out` times xx / xq, rounded (with `random`) to the format of the scales.
+/// Sums over the block, with z = x * scale.in and q = z on the grid: xx of z^2, xq of z * q.
 HT_HD constexpr Scale corrected_scale(const QuantizeNumbers& n, const Scale& scale, float xx,
                                       float xq, uint32_t random) {
   const float quotient = xx / xq;
@@ -115,8 +116,9 @@ HT_HD constexpr Scale corrected_scale(const QuantizeNumbers& n, const Scale& sca
   return {scale.in, out, scale.tail};
 }
 
-/// Returns the number, among `count` candidates, of the first with the least error of a block.
-/// before(i, j), after(candidate, i, j): a number of the block before and after it was rounded.
+/// Returns the index, 0 to count - 1, of the candidate with the least error over a block; of equal
+/// ones, the first. before(i, j): an element of the block; after(candidate, i, j): the element as
+/// this candidate rounds it.
 template <class Before, class After>
 HT_HD int least_candidate(ScaleError by, int count, int64_t rows, int64_t columns,
                           const Before& before, const After& after) {
@@ -135,7 +137,7 @@ HT_HD int least_candidate(ScaleError by, int count, int64_t rows, int64_t column
   return best;
 }
 
-/// Sums in the order above.
+/// Adds up the rows of a block in the order above; for ScaleError::max takes the largest instead.
 class BlockSum {
  public:
   HT_HD constexpr explicit BlockSum(ScaleError error = ScaleError::mse) : error_(error) {}
@@ -168,8 +170,8 @@ HT_HD constexpr float block_total(ScaleError error, int64_t rows, int64_t column
   return sum.total();
 }
 
-/// Returns the scale of a block, one element at a time. at(row, column): an element; amax: their
-/// largest magnitude; total(error, term): the sum over the block of term(x), as block_total().
+/// Returns the scale of a block. amax: the largest magnitude of its elements; total(error, term):
+/// the sum over its elements x of term(x), as block_total() computes it.
 template <class Total>
 HT_HD constexpr Scale block_scale(const QuantizeNumbers& n, float amax, const TensorLevel& level,
                                   uint32_t random, const Total& total) {
@@ -200,9 +202,9 @@ HT_HD constexpr Scale block_scale(const QuantizeNumbers& n, float amax, const Te
   return corrected_scale(n, best, xx, xq, random);
 }
 
-// The clip of a quantizer: large magnitudes are limited by a bound that follows from the tensor.
-// Every backend computes the bound and the clip with the functions of this file, in the order that
-// clip_bound() defines, so results have the same bits everywhere.
+// The clip of a quantizer: large magnitudes are limited by a bound that is computed from the
+// tensor. Every backend computes the bound and the clip with the functions of this file, in the
+// order that clip_bound() defines, so results have the same bits everywhere.
 
 /// Returns the bound for the numbers of a tensor; infinity without a clip. NaN and infinite numbers
 /// do not count. With n finite numbers x:
@@ -245,7 +247,7 @@ template <class Term> HT_HD double summed_by_lanes(int64_t count, const Term& te
   return lanes[0];
 }
 
-/// count: the finite numbers.
+/// Returns the bound for a Clip::rms. squares: the sum of squares of the `count` finite numbers.
 HT_HD float bound_by_rms(double multiple, double squares, int64_t count) {
   return count > 0 ? float(multiple * std::sqrt(squares / double(count))) : 0.0f;
 }
@@ -294,7 +296,7 @@ struct RotationSigns {
   static constexpr uint64_t high_factor = 0xd1342543de82ef95u, stream = 0x5369676e73000000u;
   uint64_t half[2];
 };
-/// `key`: the rotation's, as it is in this replay.
+/// Returns the signs of a rotation. key: rotation.key, as it is in this replay.
 HT_HD RotationSigns signs_of(const Rotation& rotation, RandomKey key) {
   if (!rotation.draws) return {{rotation.signs, rotation.signs * RotationSigns::high_factor}};
   const auto words = Philox::words(key.seed ^ RotationSigns::stream, key.offset);

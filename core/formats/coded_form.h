@@ -36,7 +36,7 @@ namespace halftone {
 
 class Tensor;
 
-/// plain: floats, like any other tensor.
+/// The forms of the table above. plain: floats, like any other tensor.
 enum class CodedForm : uint8_t { plain, dynamic8, linear8, dynamic4, e4m3, e4m3_expanded };
 template <>
 inline constexpr std::array<std::string_view, 6> words_of<CodedForm>{
@@ -59,7 +59,7 @@ HT_HD constexpr CodedFormFacts facts(CodedForm form) {
   }
 }
 
-/// The most numbers of a block.
+/// The most numbers that a block of any form has.
 inline constexpr int64_t most_coded_together = 256;
 
 /// How one tensor is stored. has_sign: false for a tensor that is never negative (a second moment):
@@ -84,8 +84,8 @@ struct Scales {
   float scale, power;
 };
 
-/// amax: the largest magnitude of a block (NaN if any is); amin: the smallest that is not 0, which
-/// only e4m3_expanded reads.
+/// Returns the scales of a block. amax: its largest magnitude (NaN if any is); amin: the smallest
+/// that is not 0, which only e4m3_expanded reads.
 HT_HD Scales scales_of(CodedForm form, float amax, float amin) {
   const float largest = amax < least_scale ? least_scale : amax;
   if (form == CodedForm::e4m3) return {largest / e4m3_max, 1};
@@ -96,7 +96,7 @@ HT_HD Scales scales_of(CodedForm form, float amax, float amin) {
   const float power = own > 0 ? 12.3432312f / own : 16.0f;
   return {largest, power < 16.0f ? power : 16.0f};
 }
-/// Returns the number whose nearest one x gets the code of.
+/// Returns x as scaled for its code: x gets the code of the number that is nearest to the result.
 HT_HD float scaled(CodedForm form, const Scales& s, float x) {
   if (form != CodedForm::e4m3_expanded) return x / s.scale;
   const float part = math::abs(x) / s.scale, bent = math::exp_below(s.power * math::log(part));
@@ -126,8 +126,8 @@ HT_HD uint8_t code_of(CodedForm form, const float* numbers, float scaled) {
 
 }  // namespace coded
 
-/// The tables of a form. code_of() of x is looked up by its upper 16 bits: in one such cell of
-/// floats it changes once at most.
+/// The tables of a form. code_of() looks a float up by its upper 16 bits: among all floats with the
+/// same upper bits, a cell, the code changes once at most.
 struct Codec {
   CodedForm form = CodedForm::plain;
   float numbers[256]{};
@@ -148,10 +148,10 @@ struct Codec {
     return uint8_t(lower > cell >> 16 ? cell >> 8 : cell);
   }
 };
-/// Returns the tables, which are made once. The storage is coded.
+/// Returns the tables of a coding, which are made at the first call. `storage` is not plain.
 const Codec& codec_of(Coding storage);
 
-/// One block of n numbers, at most facts(form).block, as plain loops.
+/// Encode and decode one block of n numbers, at most facts(form).block, by plain loops.
 void encode_block(const Codec& codec, const float* x, int64_t n, uint8_t* block);
 void decode_block(const Codec& codec, const uint8_t* block, int64_t n, float* x);
 

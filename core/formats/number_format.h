@@ -48,9 +48,9 @@ template <>
 inline constexpr std::array<std::string_view, 3> words_of<Saturation>{"infinity", "saturate",
                                                                       "propagate"};
 
-/// The order of a format's codes. In IEEE P3109's formats zero has no sign, and with one
-/// significand bit the even number of two is the one whose exponent has an even code; those without
-/// a sign turn numbers below 0 into 0, or, with Saturation::none, into NaN.
+/// The standard that a format's codes follow, where rounding depends on it. In IEEE P3109's formats
+/// zero has no sign, and with one significand bit ties go to the number whose exponent has an even
+/// code. p3109_unsigned turns numbers below 0 into 0, or, with Saturation::none, into NaN.
 enum class Codes : uint8_t { ieee, p3109_signed, p3109_unsigned };
 
 /// A grid of binary floating-point numbers: significands of `significand_bits` (hidden bit
@@ -113,7 +113,7 @@ constexpr NumberFormat NumberFormat::integer(int integer_bits) {
 /// Microscaling 1.0. e8m0 is meant for scales; its grid here has 0 and both signs, as every grid
 /// does.
 namespace formats {
-/// All codes are numbers, except those above `max`.
+/// Returns a format with 1 sign bit and the given bits, in which all codes up to `max` are numbers.
 constexpr NumberFormat ocp(int exponent_bits, int fraction_bits, float max) {
   NumberFormat format = NumberFormat::ieee_like(exponent_bits, fraction_bits);
   format.max = max, format.infinity = false;
@@ -167,12 +167,12 @@ struct NamedFormat {
   std::string_view name;
   NumberFormat format;
 };
-/// f32 tf32 bf16 f16 e5m2 e4m3 e3m2 e2m3 e2m1 e8m0 int8.
+/// Returns f32 tf32 bf16 f16 e5m2 e4m3 e3m2 e2m3 e2m1 e8m0 int8.
 std::span<const NamedFormat> named_formats();
-/// Returns one of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "ueXmY"
-/// (unsigned_float, 2 <= X <= 7, 0 <= Y <= 8; ue8m0 is e8m0), or "intN" (3 <= N <= 16), or a
-/// P3109Format whose numbers are floats. The small named formats are OCP's: most have no infinity,
-/// unlike ieee_like.
+/// Returns the format of that name: one of named_formats(), or "eXmY" (ieee_like, 2 <= X <= 8, 0 <=
+/// Y <= 23), or "ueXmY" (unsigned_float, 2 <= X <= 7, 0 <= Y <= 8; ue8m0 is e8m0), or "intN" (3 <=
+/// N <= 16), or a P3109Format whose numbers are floats. The small named formats are OCP's: most
+/// have no infinity, unlike ieee_like.
 std::optional<NumberFormat> number_format_named(std::string_view name);
 /// Returns the format's name, if it has one; else its fields.
 std::string described(const NumberFormat& format);
@@ -250,8 +250,8 @@ HT_HD constexpr float choose(bool c, float a, float b) {
 HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (bits & 0x80000000u));
 }
-/// Returns a number of the grid with the sign of `bits`. without: what a number below 0 becomes, if
-/// the grid has none.
+/// Returns the magnitude, a number of the grid, with the sign of `bits`. without: what a number
+/// below 0 becomes on a grid without a sign.
 template <bool wide>
 HT_HD constexpr float signed_on(const Grid& grid, uint32_t bits, float magnitude, float without) {
   if (!wide) return with_sign_of(bits, magnitude);
@@ -261,8 +261,8 @@ HT_HD constexpr float signed_on(const Grid& grid, uint32_t bits, float magnitude
 }
 }  // namespace detail
 
-/// round_finite() to nearest even on a grid that is not wide. It adds and subtracts a power of two
-/// whose neighbors are as far apart as the grid's are at x, so the addition rounds.
+/// Rounds as round_finite(), to nearest even and on a grid that is not wide. It adds and subtracts
+/// a power of two whose neighbors are as far apart as the grid's are at x, so the addition rounds.
 HT_HD constexpr float round_by_addition(const Grid& grid, float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const auto most = int32_t(std::bit_cast<uint32_t>(2 * grid.max));  // certainly beyond max
@@ -374,8 +374,8 @@ HT_HD constexpr float round_to(const NumberFormat& format, float x,
 enum class Align : uint8_t {
   largest,  // exact products and the sum lose what is below `fraction` bits of the largest exponent
             // among them, and are added exactly: NVIDIA
-  apart,    // so do the products, to 24 bits; their sum, to 31 bits, and the sum so far, to 24, are
-            // then aligned and floored: CDNA 3
+  apart,    // the same for the products alone, to 24 bits; their sum, to 31 bits, and the sum so
+            // far, to 24, are then aligned and floored: CDNA 3
   in_order,  // one fused multiply-add after the other, subnormals are 0: AVX512-BF16
   halves,  // even and odd products apart, each in order from 0; then the sum of both is added: AMX
 };
@@ -383,10 +383,10 @@ template <>
 inline constexpr std::array<std::string_view, 4> words_of<Align>{"largest", "apart", "in_order",
                                                                  "halves"};
 
-/// Describes how sums are rounded. Within a chunk sum = on(sum + a_k b_k), in order of k; the
-/// product and the sum are floats rounded to nearest. With `fused`, on() follows the exact sum of a
-/// step. Chunks are added up in f32, in order. The bias is added last, and one rounding to the
-/// dtype of the result follows.
+/// Describes how sums are rounded. Within a chunk sum = on(sum + a_k b_k), in order of k, where
+/// on() rounds to `grid`; the product and the sum inside are floats rounded to nearest. With
+/// `fused`, on() rounds the exact sum of a step. Chunks are added up in f32, in order. The bias is
+/// added last, and the total is rounded once to the dtype of the result.
 struct Accumulator {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
@@ -403,10 +403,10 @@ struct NamedAccumulator {
   std::string_view name, operands;
   Accumulator accumulator;
 };
-/// core/formats/sums.h has their sources.
+/// Returns the accumulators of all known machines; core/formats/sums.h has their sources.
 std::span<const NamedAccumulator> named_accumulators();
 
-/// Throws UsageError of `op` for stochastic rounding, a negative chunk or an invalid grid.
+/// Throws UsageError naming `op` for stochastic rounding, a negative chunk or an invalid grid.
 void check_accumulator(std::string_view op, const Accumulator& accumulator);
 
 #if defined(__CUDA_ARCH__)

@@ -62,9 +62,9 @@ template <>
 inline constexpr std::array<std::string_view, 3> words_of<ScaleError>{"mse", "mae", "max"};
 
 /// Scales of sub-blocks inside of a block, `columns` neighbors in a row each: the powers of two 2^0
-/// to 2^(2^bits - 1). A sub-block takes the least one with which the binade of its largest
-/// magnitude is not above that of the largest number of its grid (for a level with another one
-/// inside: times the largest scale there), or the largest one. MX4 to MX9 (arXiv 2302.08007),
+/// to 2^(2^bits - 1). A sub-block takes the least of them with which its largest magnitude, scaled,
+/// has at most the exponent of the grid's largest number (if there is a level inside: times the
+/// largest scale there); if none does, the largest. MX4 to MX9 use this (arXiv 2302.08007), and
 /// HiFloat4 (arXiv 2602.11287).
 struct InnerScale {
   int32_t columns = 0;  // 0: no such level
@@ -96,19 +96,18 @@ struct Scaling {
   /// the scale of the tensor or row puts the largest scale of a block at this number; 0: at the
   /// format's largest
   float scale_max = 0;
-  /// A block's scale puts its largest magnitude at the first of these numbers; 0 ends them. None:
-  /// at the grid's largest. The block takes the one of several with the least `error`, the first of
-  /// equal ones. The errors are those of rounding to nearest if the quantizer rounds
-  /// stochastically. [6, 4] on e2m1: Four Over Six (arXiv 2512.02010), as TransformerEngine.
+  /// The numbers at which a block's scale may put its largest magnitude; a 0 ends them. None: at
+  /// the grid's largest. The block takes the number with the least `error`, the first of equal
+  /// ones. The errors are those of rounding to nearest if the quantizer rounds stochastically.
+  /// [6, 4] on e2m1: Four Over Six (arXiv 2512.02010), as TransformerEngine.
   static constexpr int32_t most_targets = 8;
   std::array<float, most_targets> targets{};
   ScaleError error = ScaleError::mse;
   /// the rounding of short block scales: nearest_even, up, or stochastic
   Rounding scale_rounding = Rounding::nearest_even;
-  /// After its elements are rounded, a block's short scale b becomes b <x, x> / <x, q> (q: x as
-  /// rounded), which is then rounded by scale_rounding; before, b is rounded to nearest. With
-  /// stochastic rounding and rotations that draw their signs: MS-EDEN (arXiv 2601.22813,
-  /// algorithm 1).
+  /// A block's elements x are rounded to q with a short scale b that is rounded to nearest. Then b
+  /// becomes b <x, x> / <x, q>, rounded by scale_rounding. With stochastic rounding and rotations
+  /// that draw their signs: MS-EDEN (arXiv 2601.22813, algorithm 1).
   bool corrected = false;
   /// Levels of sub-blocks, the outer one first. A block's scale puts its largest magnitude at the
   /// grid's largest number times the largest scales inside.
@@ -136,14 +135,14 @@ struct Scaling {
 /// entry has a value.
 struct Clip {
   std::optional<double> rms{};       // a multiple of the root mean square
-  std::optional<double> quantile{};  // a share of the numbers, whose magnitudes are in the bound
+  std::optional<double> quantile{};  // the share of the numbers that are within the bound
   bool any() const { return rms || quantile; }
   bool operator==(const Clip&) const = default;
 };
 
-/// The three stochastic roundings of IEEE P3109 with N random bits R. a: up if R is at least the
-/// share above which it would be exact; b: R + 1/2 in its place; c: the share is rounded to N bits
-/// first, to nearest even.
+/// The three stochastic roundings of IEEE P3109 with N random bits R. s: 2^N times the part of a
+/// spacing that is cut off. a: away from zero if s + R is at least 2^N; b: with R + 1/2 in place of
+/// R; c: with s rounded to a whole number first, ties to even.
 enum class StochasticVariant : uint8_t { a, b, c };
 template <>
 inline constexpr std::array<std::string_view, 3> words_of<StochasticVariant>{"A", "B", "C"};
@@ -157,8 +156,8 @@ struct StochasticBits {
 };
 
 /// The grids among which each block takes the one with the least error, the first of equal ones.
-/// Each has the scale that its largest number asks for. Errors are summed in f64, row by row; those
-/// of rounding to nearest if the quantizer rounds stochastically. (Grid Games, arXiv 2605.12327.)
+/// With each grid, a block has the scale for this grid's largest number. Errors are summed in f64,
+/// row by row; a stochastic rounding is measured to nearest. (Grid Games, arXiv 2605.12327.)
 struct GridChoice {
   std::vector<NumberFormat> grids{};  // 2 to 8; none: no choice
   ScaleError by = ScaleError::mse;
@@ -169,7 +168,7 @@ struct Quantizer {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
   StochasticBits random{};
-  /// its own choice: none; with a scale propagate
+  /// without a value: Saturation::none, or with a scale Saturation::propagate
   std::optional<Saturation> saturation{};
   Scaling scaling{};
   /// 2, 4, ... 128: the number of neighbors along columns that are rotated first, and back: y = H^T
@@ -182,15 +181,15 @@ struct Quantizer {
   /// 2 to 256 ascending numbers that replace `grid`, whose max must be their largest magnitude.
   /// Numbers beyond them saturate. Ties of nearest_even go to the number whose place is even.
   std::vector<float> table{};
-  /// Its first grid is `grid`.
+  /// A choice among grids for each block; the first of them is `grid`.
   GridChoice choice{};
   /// Finite numbers beyond the bound become the bound, with their sign: after the rotation, before
-  /// the scale follows from them.
+  /// the scale is computed.
   Clip clip{};
   /// Above 0: each number becomes the one of its two neighbors on the grid that is nearer to
-  /// QuantizeCall::average, an exponential average of x over the steps: average = share average +
-  /// (1 - share) x, with this share. Ties go away from zero. The scale follows from x. Q-EMA of
-  /// TetraJet (arXiv 2502.20853).
+  /// QuantizeCall::average, an exponential average of x over the steps: in each step it becomes
+  /// share * average + (1 - share) * x, with this number as the share. Ties go away from zero. The
+  /// scale is computed from x. Q-EMA of TetraJet (arXiv 2502.20853).
   double average = 0;
   /// A function of the program rounds instead of grid, rounding, scaling and table, which must be
   /// the defaults. The host computes it (OwnQuantizer, below).
@@ -225,11 +224,11 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer);
 /// Arguments of one call of the kernel. Scalars are f32 on the device, so the host never waits.
 struct QuantizeCall {
   const Quantizer& quantizer;
-  /// the largest magnitude of x, if quantizer.needs_amax(); with row_level, that of each row. A
-  /// learned scale itself: first_scale(x) if undefined
+  /// the largest magnitude of x, if quantizer.needs_amax(); with row_level, that of each row. With
+  /// a learned scale: the scale; undefined: first_scale() of x
   Tensor amax{};
   Tensor scale{};  // s, if scaling is from history
-  /// of quantizer.average: f32, of x's shape and device; undefined: x itself
+  /// the average that quantizer.average reads: f32, of x's shape and device; undefined: x itself
   Tensor average{};
   Tensor skip{};    // if it is not 0, y does not change; may be undefined
   Tensor survey{};  // for quantized(): the row (core/formats/survey.h) to add to; may be undefined
@@ -338,12 +337,12 @@ HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
   return exponent > 127 ? 127 : exponent;
 }
 
-/// Returns the largest magnitude of a tensor or row, above the blocks that begin in a row. amax: as
-/// in QuantizeCall; null: 0.
+/// Returns the entry of `amax` for the blocks that begin in `row`: the row's with row_level, else
+/// the tensor's. amax: the numbers of QuantizeCall::amax; if null, returns 0.
 HT_HD constexpr float amax_above(const QuantizeNumbers& n, const float* amax, int64_t row) {
   return amax ? amax[n.row_level ? row : 0] : 0;
 }
-/// Returns the scale above the blocks of a tensor or row, g.
+/// Returns g, the scale of a tensor or row, above the scales of its blocks.
 HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tensor) {
   constexpr float largest = std::numeric_limits<float>::max();
   if (n.given) return amax_tensor;
@@ -410,7 +409,7 @@ HT_HD constexpr Scale times_power(const QuantizeNumbers& n, const Scale& scale, 
 }
 /// Calls use(scale, first, count) for the sub-blocks in one row of a block, from left to right.
 /// width: the row's numbers in the block; whole: the largest magnitude of the block;
-/// amax(first, count): that of some of the row, which is asked for before `use` gets one of them.
+/// amax(first, count): that of `count` numbers of the row, called before `use` gets one of them.
 template <class Amax, class Use>
 HT_HD constexpr void each_inner(const QuantizeNumbers& n, const Scale& scale, int64_t width,
                                 float whole, const Amax& amax, const Use& use) {
@@ -474,7 +473,7 @@ HT_HD constexpr float quantize_by_table(const QuantizeNumbers& n, const Scale& s
   return magnitude_bits(x) > 0x7f800000u ? x : number * scale.out * scale.tail;
 }
 
-/// The same for parameters that are known at run time only.
+/// Quantizes one element, by a grid or a table, for parameters that are known at run time only.
 HT_HD constexpr float quantize_element(const QuantizeNumbers& n, const Scale& scale, float x,
                                        uint32_t random) {
   const float scaled = scaled_in(n, scale, x);
@@ -531,7 +530,7 @@ void check_own_quantizer(std::string_view op, const OwnQuantizer& quantizer);
 // Applies a quantizer to one tensor: the rotation, the clip, the largest magnitude if the scale
 // needs it, the kernel, and the rotation back. Values change; dtype, shape and device do not.
 
-/// Returns a new tensor. x: f32, bf16 or f16, any strides. Blocks run along the last dimension
+/// Returns x quantized. x: f32, bf16 or f16, any strides. Blocks run along the last dimension
 /// (columns); all others together are the rows. call.amax is computed if undefined and needed;
 /// `skip` is for quantize_in_place() only. The host computes tables and functions of the program
 /// (Quantizer::own), so a GPU waits for it; a captured step refuses them. Call check_quantizer()
@@ -545,9 +544,9 @@ double largest_in_units(const NumberFormat& format);
 /// one for each row of [first dimension, all others]; 1 if x is 0 or not finite. Waits for a GPU.
 Tensor first_scale(const Quantizer& quantizer, const Tensor& x);
 
-/// Does the same in place, for parameters and states of optimizers, which are row-major; bumps the
-/// storage version. If call.skip is set, x keeps its bits. Several steps (a rotation, a clip, ...)
-/// are computed before the skip is read.
+/// Does what quantized() does in place, for parameters and states of optimizers, which are
+/// row-major; bumps the storage version. If call.skip is not 0, x keeps its bits. Several steps (a
+/// rotation, a clip, ...) are computed before the skip is read.
 void quantize_in_place(const Tensor& x, const QuantizeCall& call);
 
 }  // namespace halftone

@@ -23,7 +23,7 @@
 
 namespace halftone::sums {
 
-/// The exponent that a unit reads from an operand, or from the sum with the least exponent -126.
+/// Returns the exponent that a unit reads from x, at least `least` (-126 for the sum); of 0: -126.
 HT_HD constexpr int32_t exponent_of(float x, int32_t least) {
   const uint32_t magnitude = std::bit_cast<uint32_t>(x) & 0x7fffffffu;
   const auto exponent = int32_t(magnitude >> 23) - 127;
@@ -102,7 +102,7 @@ HT_HD constexpr float with_halves(float sum, float even, float odd) {
   return one_nan(without_subnormals(rounded_sum(without_subnormals(sum), both)));
 }
 
-/// A product that a unit of CDNA 3 cannot hold is infinite, unless an operand or the sum is.
+/// Returns a product as a unit of CDNA 3 holds it: infinite if it is beyond the floats.
 HT_HD constexpr double beyond_floats(double product) {
   constexpr auto infinity = double(std::numeric_limits<float>::infinity());
   return product >= 0x1p128 ? infinity : product <= -0x1p128 ? -infinity : product;
@@ -170,8 +170,8 @@ HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float
       grid, [&]<bool floats>() { return rounded<rounding, floats>(grid, result); });
 }
 
-/// Returns the sum after `count` products, in steps or one after the other. `count` is a multiple
-/// of the products of a step, or no more follow. term(i): Factors.
+/// Returns the sum after `count` more products, added in steps or one after the other. `count` is a
+/// multiple of unit.fused, unless these are the last products. term(i): Factors.
 template <Rounding rounding, class Term>
 HT_HD float added(const Accumulator& unit, const Grid& grid, int64_t count, float sum,
                   const Term& term) {

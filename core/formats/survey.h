@@ -13,8 +13,8 @@
 
 namespace halftone {
 
-/// Everything but the histogram. Infinite and NaN elements are counted and enter no sum; the same
-/// holds for errors of elements that became infinite.
+/// The counts and sums of a survey: all but its histogram. Infinite and NaN elements are counted
+/// and enter no sum; the same holds for errors of elements that became infinite.
 struct SurveySums {
   // --- of x
   double count = 0, zeros = 0, infinite = 0, nan = 0;
@@ -69,7 +69,7 @@ template <class Use, class... Sums> HT_HD constexpr void each_sum(Use&& use, Sum
   use("smallest", SumKind::smallest, s.smallest...);
 }
 
-/// Returns the kind of number `field` of SurveySums.
+/// Returns the kind of the number at index `field` of SurveySums.
 HT_HD constexpr SumKind sum_kind(int field) {
   SumKind found = SumKind::count;
   SurveySums sums;
@@ -111,7 +111,7 @@ struct ErrorParts {
 };
 
 struct Survey {
-  /// |x| in [2^e, 2^(e+1)) for e = -149 (the smallest float) to 127: number e + 149.
+  /// binade[e + 149] counts |x| in [2^e, 2^(e+1)), for e = -149 (the smallest float) to 127.
   static constexpr int lowest_exponent = -149, binades = 277;
   std::array<double, binades> binade{};
   SurveySums sums{};
@@ -130,7 +130,7 @@ struct Survey {
   /// Returns the signal to quantization noise ratio, 10 log10(sum x^2 / sum e^2) in dB; infinite if
   /// nothing changed.
   double sqnr() const;
-  /// Return sum e / sum |x|, and the same as Student's t of e against 0.
+  /// Return sum e / sum |x|, and Student's t of the mean of e against 0.
   double bias() const;
   double bias_t() const;
   double mean_relative_error() const;
@@ -173,8 +173,8 @@ inline SurveyNumbers survey_numbers(const QuantizeCall* call) {
   return {true, grid.max, power_of_two(grid.min_exponent < -126 ? -126 : grid.min_exponent)};
 }
 
-/// Counts one element in sums and returns its bin, or -1 if it has none. scaled: x as rounded to
-/// the grid; scale: of its tensor or block.
+/// Counts one element in `sums` and returns its bin, or -1 if it has none. scaled: scaled_in() of
+/// x, before it is rounded; scale: that of its tensor or block.
 HT_HD constexpr int survey_element(const SurveyNumbers& n, const Scale& scale, float x,
                                    float scaled, float y, SurveySums& sums) {
   sums.count += 1;
