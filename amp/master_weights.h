@@ -46,8 +46,8 @@ using halftone::WeightForm;
 struct MasterWeightsOptions {
   WeightForm form = WeightForm::master;
   /// True: one pass reads the short gradient and updates weight, state and parameter. False (form
-  /// master only): as apex. It makes f32 gradients, the inner optimizer steps on f32 masters, and
-  /// the masters are copied to the parameters. This supports any optimizer.
+  /// master only): as apex, makes f32 gradients, steps the inner optimizer on f32 masters, and
+  /// copies the masters to the parameters. This supports any optimizer.
   bool fused = true;
   /// Sums gradients of several micro-batches in f32 instead of their own dtype: call collect()
   /// after every backward().
@@ -77,7 +77,7 @@ class MasterWeights final : public optim::Optimizer {
   /// Returns the gradients that the step will read: f32 gradients if they are used (they are made
   /// here), else the parameters' own.
   std::vector<Tensor> gradients() const override;
-  /// Returns the present gradient of parameter `index`: f32 or its own, or undefined.
+  /// Returns the gradient of parameter `index`: f32 if such is used, else its own; undefined: none.
   Tensor gradient(std::size_t index) const;
   /// Adds the parameters' gradients to the f32 sums and drops them.
   void collect();

@@ -41,7 +41,7 @@ class Grids {
   /// Reads "quantizers": name -> quantizer, in order: one may be like another one before it.
   void read_quantizers(const JsonValue& quantizers);
 
-  /// Reads a format's name, or an object as above.
+  /// Reads a format's name, or an object as in read_formats().
   NumberFormat format_in(const JsonValue& value) const;
   /// Reads a name (quantizer, format), or {like, format or table, rounding, random_bits, hadamard,
   /// clip, average, scale}.

@@ -165,7 +165,7 @@ struct WeightFlips {
   double flipped = 0;   // c is another point than b
   double returned = 0;  // a to b to c = a: flipped, and flipped back
   void merge(const WeightFlips& other);
-  /// Return shares of `count`; NaN if it is 0.
+  /// Return flipped / count and returned / count; NaN if count is 0.
   double flipped_share() const;
   double oscillation() const;
 };

@@ -125,7 +125,7 @@ enum class Role : uint8_t {
 inline constexpr int role_count = 10;       // roles of tensors: those before input_0
 inline constexpr int rule_role_count = 21;  // roles that rules can name: all
 constexpr bool is_inner(Role role) { return role >= Role::query; }
-/// The operation with tensors inside that rules can name, from `query` on.
+/// The operation in which rules can name inner tensors: the roles from `query` on.
 inline constexpr std::string_view attention_op = "scaled_dot_product_attention";
 /// A role that rules for attention can name (`said`), and the tensor that it means: the one with
 /// role `role` in `op`, an operation inside of attention.
@@ -138,12 +138,12 @@ std::span<const InnerRole> inner_roles();
 constexpr bool is_gradient(Role role) {
   return role >= Role::grad_output && role <= Role::grad_weight;
 }
-/// Returns whether the role is a use: a tensor as products of backward see it: "input.backward".
+/// Returns whether the role is a use, a tensor as products of backward see it ("input.backward").
 bool is_use(Role role);
 /// Returns the number of the operand that the role is about: 1 for input_1 and input_1_backward;
 /// empty for all other roles.
 std::optional<std::size_t> operand_of(Role role);
-/// Returns the entry for one operand, or empty if rules have none: input_1 for (input, 1),
+/// Returns the role for one operand, or empty if rules have none: input_1 for (input, 1),
 /// input_0_backward for (input_backward, 0).
 std::optional<Role> of_operand(Role role, std::size_t operand);
 /// Returns the role with this name if tensors have it; empty for other names, such as "input.1".
@@ -293,7 +293,7 @@ class RuleMatcher {
                       const std::function<bool(std::size_t)>& on = {}) const;
   /// Returns whether a rule matches a site in some step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
-  /// The same, whatever the rule's and the site's ordinals.
+  /// The same, ignoring Match::ordinal.
   bool matches_any_call(std::size_t rule, const Site& site, const OpInfo& op) const;
   /// Returns the first step after `step` in which a rule begins or ends; the largest number if
   /// there is none.

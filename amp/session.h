@@ -132,7 +132,7 @@ class LearnedScales {
  public:
   LearnedScales();
   ~LearnedScales();
-  /// Returns the scale of a tensor: f32, as QuantizeCall::amax. The first call for a name makes it.
+  /// Returns a tensor's scale: f32, for QuantizeCall::amax. The first call for a name makes it.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x);
   /// Returns dL/dx. dy: dL/dy, f32; count: n. Adds dL/ds to that of the step if `adds`.
   Tensor gradient(const std::string& name, const Quantizer& quantizer, const Tensor& x,
@@ -231,8 +231,8 @@ class Session final {
   /// Called for attention. If rules treat tensors inside of it, returns its treatment, and
   /// attention runs as the operations that it is made of; otherwise returns null.
   const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
-  /// Returns the treatment of the operation `op`, which is about to run in pass `pass` at the site
-  /// that CallScope names; null if there is nothing to treat.
+  /// Returns the treatment of `op`, about to run in pass `pass` at the site that CallScope names;
+  /// null if no rule or observer can apply. Throws UsageError if a rule refuses the operation.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
   /// Returns which inputs, before casts, are parameters: bit i is set if input i is one.
   uint32_t parameters_among(std::span<const Tensor> inputs) const;

@@ -67,8 +67,8 @@ class Training {
   /// Returns function(inputs...) under the strategy, in its region. Inputs stay as they are until
   /// the first operation with short weights, so a layer before it that removes an offset sees all
   /// their digits; under fp64 they become f64. The result is f32 (f64 under fp64), so a loss
-  /// outside is also computed in f32. If the first pass rounds an input directly, and a column of
-  /// it by more than 1/20 of the column's standard deviation, a message on standard error says so.
+  /// outside is also computed in f32. If the first pass casts an input directly, and that changes a
+  /// column by more than 1/20 of its standard deviation, a message on standard error says so.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
     begin_forward();
     const StatisticsScope statistics(statistics_sink());
@@ -115,8 +115,8 @@ class Training {
   void begin_batch(int64_t number);
   /// Call it instead of backward() on a rank without a batch.
   void no_backward();
-  /// Returns the sum of the ranks' numbers, added in the order of the ranks, such as the number of
-  /// a step's terms, by which its mean loss divides. Collective; without train_together(): `own`.
+  /// Returns the sum of all ranks' `own`, in the order of the ranks; for example, of the terms by
+  /// which a step's mean loss divides. Collective; without train_together(), returns `own`.
   double sum_of_ranks(double own) const;
   /// Puts the sums of the step's batches into grad(), as step() does by itself. Collective.
   void gather_gradients();
@@ -156,8 +156,9 @@ class Training {
   /// Calls `write` on rank 0 with the same state, from which it can take one tensor at a time: a
   /// tensor stored in parts is joined when it is taken. Errors of `write` are thrown on all ranks.
   void write_state(const std::function<void(const TensorSource&)>& write) const;
-  /// Loads rank 0's state; any number of ranks may have saved it. Throws one error that lists
-  /// entries that are missing, unknown, misshapen or of another strategy; then nothing has changed.
+  /// Loads rank 0's state; any number of ranks may have saved it. Throws one error for all entries
+  /// that are missing, unknown, misshapen or of another strategy (Convert); then nothing has
+  /// changed.
   void load_state_dict(const optim::NamedTensors& state, Convert convert = Convert::refuse);
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);

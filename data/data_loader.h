@@ -241,8 +241,8 @@ class DataLoader {
   mutable int64_t batches_done_ = 0;  // of the epoch that the next begin() starts
 };
 
-/// Single-pass: walks over one epoch and owns it. Early destruction stops each worker after its
-/// present batch. begin() or ++ throws an exception of the dataset at the position of its batch.
+/// Walks over one epoch once, and owns it. Early destruction stops each worker after its present
+/// batch. If the dataset throws for a batch, begin() or ++ throws this on reaching that batch.
 class DataLoader::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;

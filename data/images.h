@@ -108,7 +108,7 @@ struct ImageHeader {
   std::string problem{};          // the problem of the structure; empty: none
 };
 
-/// Never throws and never reads outside `bytes`; damage, also truncation, is in `problem`.
+/// Returns the header, with damage in `problem`. Never throws and never reads outside `bytes`.
 ImageHeader walk_image(std::span<const uint8_t> bytes);
 
 // Wraps stb_image and stb_image_write in two functions; no other file uses these libraries.
@@ -131,7 +131,7 @@ std::vector<uint8_t> encode_png_with_stb(const uint8_t* pixels, int height, int 
 // them: a dataset of any size in the memory of a few batches. image_folder() and oxford_pets()
 // return these; you can also pass a list of your own.
 
-/// What to do with a sample whose file is missing or cannot be decoded.
+/// How to treat a sample whose file is missing or cannot be decoded.
 enum class BrokenFiles : uint8_t {
   fail,     // FormatError, which names the file
   replace,  // uses the next sample that can be decoded, with its label; see broken_files()

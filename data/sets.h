@@ -54,7 +54,7 @@ struct FashionMnistOptions {
   ImageTransform transform{};          // on u8 [28, 28, 1], before normalization
 };
 
-/// Returns batches of images, f32 [k, 1, 28, 28], normalized, and labels, i64 [k].
+/// Returns a dataset with batches of normalized images, f32 [k, 1, 28, 28], and labels, i64 [k].
 ByteImages fashion_mnist(const FashionMnistOptions& options = {});
 
 // CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test photographs, 32 x 32 in color, 10
@@ -72,8 +72,9 @@ struct Cifar10Options {
   int64_t images_per_file = 10000;  // images in each file; 0: any number
 };
 
-/// Returns batches of images, f32 [k, 3, 32, 32], normalized, and labels, i64 [k]. Throws
-/// FormatError, naming the file, if one is missing, of another length or has a label above 9.
+/// Returns a dataset with batches of normalized images, f32 [k, 3, 32, 32], and labels, i64 [k].
+/// Throws FormatError, naming the file, if one is missing, of another length or has a label above
+/// 9.
 ByteImages cifar10(const Cifar10Options& options = {});
 
 // Oxford-IIIT Pet (Parkhi et al. 2012): 7,349 photographs of cats and dogs of 37 breeds, about 200

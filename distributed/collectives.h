@@ -99,14 +99,13 @@ Tensor part_of(const Tensor& x, Shards::Range range);
 void exchange_ranges(Communicator& group, const Shards& shards, std::string_view what,
                      TrafficUse use, std::span<const std::size_t> which,
                      std::span<const Tensor> whole);
-/// Converts a range of a parameter's elements, which begins at a block, to the range of numbers of
-/// a tensor that has `numbers` numbers for each block of `elements` elements, such as a coded
-/// state.
+/// Converts a range of a parameter's elements, which begins at a block, to the range in a tensor,
+/// such as a coded state, of `numbers` numbers for each block of `elements`.
 struct PerBlock {
   int64_t elements = 1, numbers = 1;
   Shards::Range operator()(Shards::Range range) const;
 };
-/// Joins each rank's range `own` (1-D). Returns the whole on rank 0, on the host; else undefined.
+/// Joins each rank's range `own` (1-D). Returns the whole on rank 0's host; undefined elsewhere.
 Tensor gather_on_rank_0(Communicator& group, const Shards& shards, std::string_view what,
                         std::size_t parameter, const Tensor& own, const Shape& shape,
                         PerBlock per = {});
@@ -117,9 +116,9 @@ Tensor scatter_from_rank_0(Communicator& group, const Shards& shards, std::strin
 
 /// Returns the p-norm of all gradients as one vector: an f64 scalar on the host. gradients[i] is
 /// undefined if parameter i has none. If `parts`, they are this rank's parts, else whole and equal
-/// on all ranks. Sums are of cuts, in f64, added in the order of parameters and cuts, so the bits
-/// do not depend on the number of ranks. Throws UsageError for p that is not positive. Collective
-/// for parts.
+/// on all ranks. Sums of cuts, in f64, are added in the order of parameters and cuts, for any
+/// number of ranks to the same bits. Throws UsageError for p that is not positive. Collective for
+/// parts.
 Tensor norm_of(Communicator& group, const Shards& shards, std::span<const Tensor> gradients,
                bool parts, double p);
 

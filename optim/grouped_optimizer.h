@@ -161,7 +161,7 @@ class StatefulOptimizer : public Optimizer {
   void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
   StateFormat format_of(int group, std::size_t i, const StateFormats& formats) const;
-  /// Returns how state i is stored; a whole parameter has `elements` elements, this may be a part.
+  /// Returns how state i is stored. `parameter` may be a part of one with `elements` elements.
   Coding storage_of(StateFormat format, std::size_t i, const Tensor& parameter,
                     int64_t elements) const;
   int64_t steps_before(const ParameterState& state) const;

@@ -126,7 +126,7 @@ struct StateFormats {
   std::map<std::string, StateFormat> by_name{};
 };
 
-/// What a precision strategy asks of a step. Each scalar is f32, on any device, or undefined.
+/// The requests of a precision strategy to a step. Each scalar is f32, on any device, or undefined.
 struct StepControl {
   /// Every gradient is multiplied by it first: 1 / loss scale, clipping.
   Tensor factor{};
@@ -208,7 +208,7 @@ class Optimizer {
   /// the gradients by the factor, in place.
   bool begin_step(const StepControl& control) const;
   /// Throws UsageError, with this name, if a gradient is of a scaled loss and `control` does not
-  /// handle it. begin_step() calls it; another step() begins with it.
+  /// handle it. A step() that does not call begin_step() begins with it.
   void require_unscaled(std::string_view name, const StepControl& control) const;
 };
 
@@ -225,15 +225,15 @@ std::vector<Tensor> gradients_of(std::span<const Tensor> parameters);
 // optimizer.gradients() to the functions that take gradients.
 
 struct ClipOptions {
-  /// p of the norm: the p-th root of the sum of all |g|^p, 1 or any other positive number, or
+  /// The p of the norm, which is the p-th root of the sum of all |g|^p: any positive number, or
   /// infinity for the largest |g|. Values other than 2 take several passes.
   double norm_type = 2;
   bool error_if_nonfinite = false;  // costs a read of the norm, which waits for a GPU
 };
 
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)); norm is the Euclidean norm, or another
-/// p-norm, of all of them as one vector. Returns that norm, an f32 scalar on the gradients' device,
-/// without waiting for it. Returns 0 without gradients.
+/// p-norm, of all gradients as one vector. Returns that norm, an f32 scalar on the gradients'
+/// device, without waiting for it. Returns 0 without gradients.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
                       ClipOptions options = {});
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});

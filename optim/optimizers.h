@@ -186,8 +186,8 @@ extern template class ElementwiseOptimizer<RAdamOptions>;
 
 struct AdafactorOptions {
   double lr = 1e-2, beta2_decay = -0.8;
-  /// eps[0]^2 is the least second moment; 0 stands for torch's None, the spacing of f32 (f64)
-  /// numbers near 1. eps[1] is the least rms(p).
+  /// eps[0]^2 is the least second moment; for 0, as for torch's None, eps[0] is the spacing of f32
+  /// (f64) numbers near 1. eps[1] is the least rms(p).
   std::array<double, 2> eps{0, 1e-3};
   double d = 1, weight_decay = 0;            // decay shrinks the parameter itself
   bool maximize = false;                     // moves along the gradient, not against it
