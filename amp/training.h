@@ -156,9 +156,8 @@ class Training {
   /// Calls `write` on rank 0 with the same state, from which it can take one tensor at a time: a
   /// tensor stored in parts is joined when it is taken. Errors of `write` are thrown on all ranks.
   void write_state(const std::function<void(const TensorSource&)>& write) const;
-  /// Loads rank 0's state; any number of ranks may have saved it. Throws one error for all entries
-  /// that are missing, unknown, misshapen or of another strategy (Convert); then nothing has
-  /// changed.
+  /// Loads rank 0's state; any number of ranks may have saved it. Throws one error for entries that
+  /// are missing, unknown, misshapen or of a strategy that `convert` refuses; then nothing changed.
   void load_state_dict(const optim::NamedTensors& state, Convert convert = Convert::refuse);
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);

@@ -90,7 +90,7 @@ class CsvTable {
   std::vector<int64_t> lines_;  // the line in the file where each row begins, from 1
 };
 
-/// Return the table in a file or a text. Throw FormatError if it is missing, too large, in UTF-16
+/// Return the table in a file or a text. Throw FormatError if it is too large, missing, in UTF-16
 /// or not well formed (with the line); UsageError for options that contradict each other.
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options = {});

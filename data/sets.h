@@ -73,8 +73,7 @@ struct Cifar10Options {
 };
 
 /// Returns a dataset with batches of normalized images, f32 [k, 3, 32, 32], and labels, i64 [k].
-/// Throws FormatError, naming the file, if one is missing, of another length or has a label above
-/// 9.
+/// Throws FormatError, naming the file, if one is missing or of another length, or a label above 9.
 ByteImages cifar10(const Cifar10Options& options = {});
 
 // Oxford-IIIT Pet (Parkhi et al. 2012): 7,349 photographs of cats and dogs of 37 breeds, about 200
