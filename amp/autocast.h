@@ -38,8 +38,8 @@ class CastCache {
  public:
   /// Returns whether to keep casts of x: an f32 leaf that requires a gradient and is not a view.
   static bool serves(const Tensor& x);
-  /// Returns x in `dtype`, as a recorded cast whether or not recording is on: training can later
-  /// use an entry made under NoGrad. Its bytes are charged to MemoryUse::cast_cache until the last
+  /// Returns x cast to `dtype`. Autograd records the cast even under NoGrad, so that training can
+  /// later use an entry made there. Its bytes are charged to MemoryUse::cast_cache until the last
   /// graph that uses it is destroyed. channels_last: a new cast has this order in memory.
   Tensor cast(const Tensor& x, DType dtype, bool channels_last = false);
   void clear() { entries_.clear(); }
@@ -86,11 +86,11 @@ struct Region {
   std::optional<DType> cuda_dtype{};
   bool enabled = true;  // false: no casts here, also inside another region
   bool cache = true;    // false: every use of a weight casts it again
-  /// The session of a policy file; it also works in regions without casts.
+  /// The session that applies the rules of a policy file; it also works in regions without casts.
   std::shared_ptr<policy::Session> session{};
 };
 
-/// Hears of each cast that a region of this thread makes; null: nothing hears.
+/// Called before each cast that a region of this thread makes, while it is in the thread's slot.
 class CastWatcher {
  public:
   virtual ~CastWatcher() = default;
@@ -102,8 +102,8 @@ using CastWatcherScope = CastWatcherSlot::Scope;
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
 /// other than bf16 and f16. If it is destroyed in another thread, the region stays active in its
 /// own thread, and a message on stderr says so: a destructor cannot throw. If it ends before a
-/// region inside it, operations in the regions that are left throw UsageError, or else the next
-/// region does.
+/// region inside it, operations in the remaining regions throw UsageError; if there are none, the
+/// next region throws it.
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(const Region& region);
@@ -133,11 +133,11 @@ template <class F> decltype(auto) autocast(DType dtype, F&& function) {
   return autocast(Region{.dtype = dtype}, std::forward<F>(function));
 }
 
-/// Returns whether this thread is in a region that casts, and the dtype that it casts to.
+/// Return whether this thread is in a region that casts, and the dtype to which the region casts.
 bool autocast_enabled();
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
-/// Returns how many tensors the regions of this thread have cast until now; casts that a cache had
-/// count as well.
+/// Returns how many tensors the regions of this thread have cast until now; casts that were found
+/// in a cache count as well.
 int64_t casts_made();
 /// Returns the cache of the outermost region of this thread; null outside.
 const CastCache* active_cast_cache();
@@ -166,7 +166,7 @@ class PrecisionLog {
     int64_t to_zero = 0;      // elements that became zero by the cast
     int64_t to_infinity = 0;  // elements that became infinite by the cast
   };
-  /// One decision, reported by the region.
+  /// One decision, reported by the region, with the inputs before and after their casts.
   struct Event {
     const OpInfo* op;
     CastDecision decided;

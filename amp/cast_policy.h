@@ -23,7 +23,7 @@ using halftone::CastClass;
 struct Region;  // amp/autocast.h
 
 /// The decision for an operation: a class and, for low_precision, a dtype instead of the region's.
-/// A class alone converts to one: `policy["softmax"] = CastClass::full_precision`;
+/// A class converts to a decision: `policy["softmax"] = CastClass::full_precision`;
 ///   policy["softmax"] = {CastClass::low_precision, f16};         // and matmul bf16: the region's
 ///   policy["linear"] = {CastClass::low_precision, {}, f16};      // f16 on a GPU only
 struct CastDecision {
@@ -41,7 +41,8 @@ struct CastDecision {
   std::optional<DType> dtype_on(Device device) const {
     return device.kind == DeviceKind::cuda && cuda_dtype ? cuda_dtype : dtype;
   }
-  /// Throws DTypeError, in the name of `where`, for dtypes that no class computes in.
+  /// Throws DTypeError, in the name of `where`, for dtypes other than bf16 and f16, and for any
+  /// dtype of a class other than low_precision.
   void check(std::string_view where) const;
 };
 /// Returns "low_precision", "low_precision f16" or "low_precision bf16 (cuda f16)".
@@ -49,7 +50,7 @@ std::string described(const CastDecision& decision);
 
 class CastPolicy {
  public:
-  /// The preset "pytorch-cuda".
+  /// Makes the preset "pytorch-cuda".
   CastPolicy();
   CastPolicy(const CastPolicy&) = default;
   CastPolicy& operator=(const CastPolicy&) = default;
@@ -75,8 +76,8 @@ class CastPolicy {
   static const OpInfo* info(std::string_view op);
   /// Returns whether an operation has one input; false for names that are not in operations().
   static bool takes_one_input(std::string_view op);
-  /// Returns the names of operations with a fact, as in a sentence: "linear and matmul" for
-  /// &OpFacts::accumulator.
+  /// Returns the names of the operations for which a member of OpFacts is true, as in a sentence:
+  /// "linear and matmul" for &OpFacts::accumulator.
   static std::string operations_with(bool OpFacts::*fact);
   /// Returns the operations that are losses (OpInfo::is_loss).
   static std::span<const std::string_view> losses();
@@ -85,8 +86,8 @@ class CastPolicy {
   /// to use the inputs; this one uses the name, and gives users' operations the class they ask for.
   virtual CastDecision decide(const OpInfo& op, std::span<const Tensor> inputs) const;
 
-  /// Returns a region with this policy that casts to `dtype` (f16 or bf16). Derived policies need
-  /// Region{.policy = std::make_shared<Derived>(...)}: this would copy only the base, and throws.
+  /// Returns a region with this policy that casts to `dtype` (f16 or bf16). Throws UsageError for a
+  /// derived policy: use Region{.policy = std::make_shared<Derived>(...)}.
   Region with(DType dtype) const;
 
   /// Prints a table: one line per class, and dtype if it has one, with its operations.

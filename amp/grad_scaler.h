@@ -31,9 +31,9 @@ class DeviceLossScale {
   ~DeviceLossScale() = default;
 
   const LossScaleOptions& options() const { return options_; }
-  /// Does not change the scale and the growth tracker. A new hysteresis restarts its count.
+  /// Changes neither the scale nor the growth tracker. A new hysteresis restarts its count.
   void set_options(const LossScaleOptions& options);
-  /// Does nothing if the state is on `device` already; otherwise waits for the copy.
+  /// Moves the state to `device` and waits for the copy; does nothing if it is there already.
   void move_to(Device device);
 
   /// Returns the present scale, f32 scalar. The returned tensor never changes: after a change of
@@ -44,7 +44,7 @@ class DeviceLossScale {
   void next(const Tensor& found_inf);
   void set(double scale);
 
-  /// Copies the state to the host, and waits for the device. write() works in place.
+  /// read() copies the state to the host, and waits for the device. write() replaces it in place.
   LossScale read() const;
   void write(const LossScale& values);
 
@@ -64,9 +64,9 @@ class DeviceLossScale {
 
 class Stepped {
  public:
-  /// A known answer.
+  /// Makes a known answer.
   explicit Stepped(bool stepped) : stepped_(stepped) {}
-  /// An answer in device memory: f32 scalar, not 0 if the step was skipped.
+  /// Makes an answer in device memory: `skip` is an f32 scalar, not 0 if the step was skipped.
   explicit Stepped(Tensor skip) : skip_(std::move(skip)) {}
 
   /// Returns whether the weights were updated. The first call reads the device.

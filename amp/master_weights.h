@@ -18,16 +18,16 @@ namespace halftone::amp {
 /// Returns whether x is bf16 or f16: such parameters need a form.
 inline bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
 
-/// Returns the memory use of a form's companion in the ledger.
+/// Returns the entry of the memory ledger (core/memory.h) that counts a form's companion.
 MemoryUse companion_use(WeightForm form);
 
 /// Throws DTypeError, in the name of `where`, if this form cannot store parameters of `dtype`.
 void require_form(std::string_view where, WeightForm form, DType dtype);
 
-/// Returns the weight of a parameter and its companion, as a new tensor: f32, or f64 for an f64
-/// parameter.
+/// Returns the full weight that a parameter and its companion store together, as a new tensor: f32,
+/// or f64 for an f64 parameter.
 Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& companion);
-/// Writes a weight into a parameter and its companion.
+/// Writes a full weight (f32 or f64) into a parameter and its companion.
 void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion);
 
 // Wraps any optimizer to store weights that short-float parameters cannot hold: f32 masters (apex),
@@ -45,9 +45,9 @@ using halftone::WeightForm;
 
 struct MasterWeightsOptions {
   WeightForm form = WeightForm::master;
-  /// One pass over short gradient, weight, optimizer state and parameter. False (form master only):
-  /// the plain version, as apex. It makes f32 gradients, the inner optimizer steps on f32 masters,
-  /// and the masters are copied to the parameters. The plain version supports any optimizer.
+  /// True: one pass reads the short gradient and updates weight, state and parameter. False (form
+  /// master only): as apex, makes f32 gradients, steps the inner optimizer on f32 masters, and
+  /// copies the masters to the parameters. This supports any optimizer.
   bool fused = true;
   /// Sums gradients of several micro-batches in f32 instead of their own dtype: call collect()
   /// after every backward().
@@ -58,10 +58,10 @@ struct MasterWeightsOptions {
 class MasterWeights final : public optim::Optimizer {
  public:
   /// Manages the weights of `inner`, which must outlive this; f32 and f64 parameters do not
-  /// change. `initial`, one f32 tensor per parameter of inner (or none), are more exact initial
-  /// weights than the short parameters; with form master they become the masters without a
-  /// copy. Throws UsageError if no parameter needs a form, or if inner does not support fused
-  /// updates and the form needs them; DTypeError if the form cannot store the parameters'
+  /// change. `initial`: empty, or one f32 tensor per parameter of inner, the initial weights if
+  /// they are more exact than the short parameters; with form master they become the masters
+  /// without a copy. Throws UsageError if no parameter needs a form, or if inner does not support
+  /// fused updates and the form needs them; DTypeError if the form cannot store the parameters'
   /// dtype.
   explicit MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions& options = {},
                          std::vector<Tensor> initial = {});
@@ -77,14 +77,14 @@ class MasterWeights final : public optim::Optimizer {
   /// Returns the gradients that the step will read: f32 gradients if they are used (they are made
   /// here), else the parameters' own.
   std::vector<Tensor> gradients() const override;
-  /// Returns the present gradient of parameter `index`: f32 or its own, or undefined.
+  /// Returns the gradient of parameter `index`: f32 if such is used, else its own; undefined: none.
   Tensor gradient(std::size_t index) const;
   /// Adds the parameters' gradients to the f32 sums and drops them.
   void collect();
 
   std::string_view name() const override { return inner_.name(); }
   int group_count() const override { return inner_.group_count(); }
-  /// Returns the model's parameters.
+  /// Returns the parameters of a group as in the model, never the masters.
   std::span<Tensor> group_parameters(int group) override;
   using optim::Optimizer::lr;
   using optim::Optimizer::set_lr;
@@ -99,12 +99,12 @@ class MasterWeights final : public optim::Optimizer {
   const MasterWeightsOptions& options() const { return options_; }
   /// Returns the full weight of parameter `index` (counted over all groups) as f32, a copy.
   Tensor weight(std::size_t index) const;
-  /// Called after the inner optimizer's parameters were replaced by parts of themselves, which
-  /// start at these elements. Manages the parts from their present values, and counts as
-  /// count_as_parts(). The next state to load must have parts.
+  /// Called after each parameter of the inner optimizer was replaced by a part of it; part i starts
+  /// at element begins[i]. Manages the parts from their present values, and draws random numbers as
+  /// after count_as_parts(). The next state to load must have parts.
   void adopt_parts(std::span<const int64_t> begins);
-  /// The parameters are parts that start at these elements of parameters of these sizes: stochastic
-  /// rounding draws the numbers of the whole parameters.
+  /// Call it if parameter i is a part of a parameter of sizes[i] elements and starts at begins[i]:
+  /// stochastic rounding then draws the same numbers as for the whole parameters.
   void count_as_parts(std::span<const int64_t> sizes, std::span<const int64_t> begins);
   /// Replaces the weight by an f32 tensor of the parameter's shape; throws ShapeError for others.
   void set_weight(std::size_t index, const Tensor& weight);
@@ -114,8 +114,8 @@ class MasterWeights final : public optim::Optimizer {
   /// Returns the inner optimizer's entries and "master.<index>", "remainder.<index>",
   /// "compensation.<index>", "rounding" (seed and steps of stochastic rounding).
   optim::NamedTensors state_dict() const override;
-  /// Masters also set the parameters they belong to; the upper halves of split weights and the
-  /// parameters of compensation are in the model's state.
+  /// Loads the state. Masters also set the parameters they belong to; the upper halves of split
+  /// weights and the parameters of compensation are in the model's state.
   void load_state_dict(const optim::NamedTensors& state) override;
 
  private:

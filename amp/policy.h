@@ -57,14 +57,14 @@ struct Policy {
   std::string policy = "pytorch-cuda";  // the preset of casts in these regions (CastPolicy)
   bool scales_loss = false;
   LossScaleOptions loss_scale{};
-  /// The formats of the optimizer's state: state_dtype of all that its options do not set, and of
-  /// states by name ("exp_avg").
+  /// Formats of the optimizer's state: `states` by name ("exp_avg"), which come before its options,
+  /// and `state_dtype` for everything that neither sets.
   std::optional<optim::StateFormat> state_dtype{};
   std::map<std::string, optim::StateFormat> states{};
 
   // --- choices that do not depend on the name
-  /// Masters are updated in one pass from short gradients. False, or if the optimizer does not
-  /// update through the backend: as apex, with additional f32 gradients.
+  /// True: masters are updated from short gradients in one pass, if the optimizer updates through
+  /// the backend. Otherwise the gradients are first copied to f32, as apex does.
   bool fused_master = true;
   /// Sums several micro-batches in f32, for any dtype of the parameters.
   bool accumulate_in_f32 = false;
@@ -72,24 +72,24 @@ struct Policy {
   /// changed them before the skip was known.
   bool hold_statistics = false;
   uint64_t seed = 0;      // of stochastic rounding, also by rules
-  uint64_t run_seed = 0;  // added to it for one run; not in files and hashes
+  uint64_t run_seed = 0;  // added to `seed` for one run; not in files and hashes
   /// The wire format of gradients in a sum of several batches: Training::train_together().
   distributed::WireFormat wire{};
 
-  /// Replaces the preset `policy`; a subclass may use the tensors.
+  /// Replaces the preset `policy` if not null; a subclass can decide by the input tensors.
   std::shared_ptr<const CastPolicy> own_policy{};
 
   // --- what only files and programs set
   std::string about{};
   std::vector<std::string> meant_for{};  // models ("for"): "gpt", "mlp"; none: all
   policy::Rulebook rules{};
-  /// Makes a session even if no rule needs one, so that sites can be seen.
+  /// Makes a session even if no rule needs one, so that sites (operations of the model) are listed.
   bool watched = false;
 
   optim::StateFormats state_formats() const { return {state_dtype, states}; }
   bool has_session() const { return watched || !rules.empty(); }
   uint64_t random_seed() const { return seed + run_seed; }
-  /// Throws UsageError for unknown names, with the nearest known one.
+  /// Returns a strategy of the table above. Throws UsageError for other names, with the nearest.
   static Policy named(std::string_view name);
   static std::span<const std::string_view> names();
 };
@@ -109,10 +109,10 @@ struct StrategyBytes {
   int64_t total() const { return parameter + companion + gradient + optimizer_state; }
 };
 
-/// Predicts for a model under any strategy, or none; with the optimizer's own options, except for a
-/// state dtype in them. Frozen parameters have no gradients and no state. For several ranks that
-/// share out the optimizer (distributed/collectives.h), returns the bytes of the rank with the
-/// most; its gradients are then sums, f32 (f64), of its part.
+/// Returns the bytes that a model and its optimizer need under `strategy`; another one, or none,
+/// may have been applied to them. Frozen parameters have no gradients and no state. If several
+/// ranks share out the optimizer (distributed/collectives.h), returns the bytes of the rank with
+/// the most; its gradients are then the f32 (f64) sums of its part.
 StrategyBytes predicted_bytes(const Policy& strategy, nn::Module& model,
                               optim::Optimizer& optimizer, int ranks = 1);
 
@@ -133,19 +133,19 @@ amp::Policy read(const std::filesystem::path& path);
 /// policies, but no files.
 amp::Policy read_text(std::string_view text, std::string_view where = "text");
 /// Returns the whole policy as text, without `extends`: read_text() restores it. Throws UsageError
-/// for policies that no file can express: a policy that is a class of its own, entries for users'
-/// operations, grids with a bias of their own, and everything that reading refuses.
+/// for policies that no file can express: those with a subclass of CastPolicy, entries for users'
+/// operations, or grids with a bias of their own, and all that reading refuses.
 std::string write(const amp::Policy& policy);
-/// Returns FNV-1a 64 of write() and of the hashes of the program's own quantizers in it, in 16
-/// hexadecimal digits.
+/// Returns a hash of write(policy) and of the program's own quantizers in it: FNV-1a, 64 bits, as
+/// 16 hexadecimal digits.
 std::string hash(const amp::Policy& policy);
 
-/// Returns the words of "for": the models of nn/models.
+/// Returns the names of models that "for" can have in a file: those of nn/models.
 std::span<const std::string_view> model_names();
-/// Reads a path that ends in ".json"; returns a strategy or a shipped policy ("mxfp8") for its
-/// name. Throws what read() throws, and UsageError for unknown names.
+/// Reads the file if `name` ends in ".json"; otherwise returns the strategy or the shipped policy
+/// of that name ("mxfp8"). Throws what read() throws, and UsageError for unknown names.
 amp::Policy named_or_read(std::string_view name);
-/// Returns the policy with a session even if no rule needs one.
+/// Returns the policy with `watched` set: it gets a session even if no rule needs one.
 inline amp::Policy watched(amp::Policy policy) {
   policy.watched = true;
   return policy;
@@ -161,7 +161,7 @@ class Fingerprint {
     return *this;
   }
   uint64_t value() const { return value_; }
-  /// Returns 16 hexadecimal digits.
+  /// Returns the value as 16 hexadecimal digits.
   std::string text() const {
     std::string digits(16, '0');
     uint64_t rest = value_;
@@ -194,10 +194,10 @@ struct ShippedPolicy {
   std::string_view text;  // the file's content
 };
 
-/// Returns all of them, by name.
+/// Returns all shipped policies, in the order of their names.
 std::span<const ShippedPolicy> shipped_policies();
 
-/// Returns the one with this name or file name ("mxfp8", "mxfp8.json"); null if there is none.
+/// Returns the shipped policy with this name or file name ("mxfp8", "mxfp8.json"); null for none.
 inline const ShippedPolicy* shipped_policy(std::string_view name) {
   if (name.ends_with(".json")) name.remove_suffix(5);
   for (const ShippedPolicy& policy : shipped_policies())

@@ -25,10 +25,10 @@ inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
 /// Returns whether a format has no sign bit: ueXmY and e8m0. Such formats are for scales.
 bool is_unsigned(const NumberFormat& format);
 
-/// The formats and quantizers that a file knows: those of every file, and its own.
+/// The formats and quantizers that a file can name: those that every file knows, and its own.
 class Grids {
  public:
-  /// Returns one whose writers write all fields of formats, even of those that have a name.
+  /// Returns an empty one, with which writers write all fields of formats, even of named ones.
   static Grids writer_for_hashes() {
     Grids grids;
     grids.for_hashes_ = true;
@@ -41,7 +41,7 @@ class Grids {
   /// Reads "quantizers": name -> quantizer, in order: one may be like another one before it.
   void read_quantizers(const JsonValue& quantizers);
 
-  /// Reads a format's name, or an object as above.
+  /// Reads a format's name, or an object as in read_formats().
   NumberFormat format_in(const JsonValue& value) const;
   /// Reads a name (quantizer, format), or {like, format or table, rounding, random_bits, hadamard,
   /// clip, average, scale}.
@@ -52,8 +52,8 @@ class Grids {
   /// Reads {format, rounding, chunk}.
   Accumulator accumulator_in(const JsonValue& value) const;
 
-  /// Refuses a format or quantizer of `defined` that the base also defines, if nothing has read the
-  /// new one. kind: "formats" or "quantizers", the entry that defines them.
+  /// Throws FormatError for a format or quantizer of `defined` that the extended file also defines,
+  /// if nothing has read the new one. kind: "formats" or "quantizers", the entry that defines them.
   void require_used(std::string_view kind, const JsonValue& defined) const;
 
  private:
@@ -69,13 +69,13 @@ class Grids {
 /// that no file can express, such as one with a least exponent of its own.
 Json json_of(const NumberFormat& format);
 /// Returns an object of the grammar with every field that has an effect. Throws UsageError if no
-/// file can express it: such a grid, or rotation signs other than those of files.
+/// file can express it: for such a grid, or for rotation signs other than `rotation_signs`.
 Json json_of(const Quantizer& quantizer);
 /// Returns "none", "as_used", or the quantizer.
 Json json_of(const RoleRule& said);
 Json json_of(const Accumulator& accumulator);
 
-/// Returns every field that has an effect, even if no file can express it: for hashes, comparisons.
+/// Returns every field that has an effect, also those that no file can express, for hashes.
 Json content_of(const Quantizer& quantizer);
 Json content_of(const RoleRule& said);
 Json content_of(const Accumulator& accumulator);

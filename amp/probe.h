@@ -30,10 +30,10 @@ namespace halftone::policy {
 
 // Attaches an observer to a training.
 
-/// Makes `observer` watch a training's passes until the scope ends: through its session, or a new
-/// one without rules, which stays and counts on from `steps`. May outlive the training. Throws
-/// UsageError in the name of `where` for another kind of session, and if an observer is installed
-/// and `replaces` is false.
+/// Makes `observer` watch a training's passes until this object is destroyed. A training without a
+/// session gets one without rules, which remains and counts steps from `steps` on. May outlive the
+/// training. Throws UsageError, in the name of `where`, if another observer is installed and
+/// `replaces` is false.
 class Observation {
  public:
   Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,
@@ -41,7 +41,7 @@ class Observation {
   ~Observation();
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
-  /// Returns null when the training has been destroyed.
+  /// Returns the training's session; null when the training has been destroyed.
   std::shared_ptr<Session> session() const { return session_.lock(); }
 
  private:
@@ -59,13 +59,13 @@ struct Overflow {
   DType dtype = f32;
   /// The number of elements that are not finite, and of all.
   int64_t bad = 0, elements = 0;
-  /// The largest finite magnitudes of the source (of a computation or cast), and of the tensor.
+  /// The largest finite magnitudes: of what was computed with or cast, and of the tensor.
   double largest_in = 0, largest_out = 0;
   bool cast = false;     // a cast to `dtype` caused it
-  bool arrived = false;  // the inputs had it: data, weights, or a sum of gradients
+  bool arrived = false;  // it was in the inputs: data, weights, or a sum of gradients
   bool backward = false;
   double loss_scale = 1;
-  /// The loss scale, halved until everything is finite; 0: no smaller one helps.
+  /// The loss scale, halved until everything is finite; 0: no smaller scale helps.
   double enough = 0;
 };
 /// Prints "transformer.h.3.mlp.c_proj/linear.0, grad_input: 12 of 65,536 values are beyond f16's
@@ -83,9 +83,9 @@ std::optional<Overflow> explain_overflow(amp::Training& training,
 // The actual change of the weights in a step, compared with the intended one: updates that were
 // lost or changed because the weight's format could not hold them. The same for states on grids.
 
-/// u: the update before rounding, in f32; w and w': the weight before and after the step. There are
-/// two sets: the weight as stored (with masters, remainders and compensation), and as forward sees
-/// it. Sums are in f64 and add up over steps and parameters.
+/// Sums over updates, in f64, which add up over steps and parameters. u: the update before
+/// rounding, in f32; w and w': the weight before and after the step. UpdateRow has them for the
+/// weight as stored (with masters, remainders and compensation), and as forward sees it.
 struct UpdateSums {
   double count = 0;               // u other than 0
   double lost = 0;                // updates with w' = w
@@ -116,12 +116,12 @@ struct UpdateRow {
   std::array<double, bins> by_ulp{};
 };
 
-/// Watches the updates of one model, in the thread that created it. Masters that are not companions
-/// of their weights (Policy::fused_master off) are other tensors, and not watched.
+/// Watches the updates of one model, in the thread that created it. Masters outside of the model
+/// (Policy::fused_master off) are not watched.
 class UpdateProbe final : public optim::UpdateWatcher {
  public:
   explicit UpdateProbe(const nn::Module& model) : parameters_(model.named_parameters()) {}
-  /// Watches the next step.
+  /// Asks for rows of the next step, which has the number `step`.
   void ask(int64_t step) { asked_ = true, step_ = step; }
   /// Returns the rows of the step; call it after the step. Waits for a GPU.
   std::vector<UpdateRow> collect();
@@ -165,13 +165,13 @@ struct WeightFlips {
   double flipped = 0;   // c is another point than b
   double returned = 0;  // a to b to c = a: flipped, and flipped back
   void merge(const WeightFlips& other);
-  /// Return shares of `count`; NaN if it is 0.
+  /// Return flipped / count and returned / count; NaN if count is 0.
   double flipped_share() const;
   double oscillation() const;
 };
 
 /// Returns half the smallest distance of neighbors on the grid, relative to the larger of them:
-/// 2^-(p + 1) for p significand bits, and for tables what their numbers say.
+/// 2^-(p + 1) for p significand bits; for a table, it is found from the table's numbers.
 double half_spacing(const Quantizer& quantizer);
 
 /// Counts flips from three samples of equal length.
@@ -187,7 +187,7 @@ class WeightHistory {
                   std::vector<float> values);
   /// Returns the samples as f32 vectors, "older.INPUT.SITE" and "last.INPUT.SITE".
   NamedTensors state() const;
-  /// Takes them back; ignores other entries.
+  /// Restores these samples; ignores other entries.
   void load(const NamedTensors& state);
 
  private:
@@ -209,9 +209,9 @@ struct ProbeOptions {
   /// Observes steps first, first + every, ... up to last. Steps are calls of Training::step(),
   /// skipped ones included.
   int64_t every = 50, first = 0, last = std::numeric_limits<int64_t>::max();
-  std::string path = "**";    // of modules, as in rules
+  std::string path = "**";    // of modules, a pattern as in rules
   std::vector<Role> roles{};  // none: all
-  bool updates = true;        // also of parameters, and flips of rounded weights
+  bool updates = true;        // records updates of parameters, and flips of rounded weights
 };
 
 /// A tensor of one site in one sampled step, over all its passes.
@@ -219,9 +219,9 @@ struct ProbeRow {
   int64_t step = 0;
   std::string site;
   Role role = Role::input;
-  std::size_t input = 0;  // its index, for operations with several of a role
+  std::size_t input = 0;  // its number, if it is one of several inputs; else 0
   std::string quantizer;  // or the dtype that a region casts to; "" without rounding
-  double scale = 0;       // from a history; 0: none
+  double scale = 0;       // the scale, if it was computed from earlier steps; 0: it was not
   double ideal = 0;       // the scale that the tensor itself would have needed then
   double loss_scale = 1;
   Survey survey{};
@@ -238,11 +238,11 @@ class Probe {
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
 
-  /// Return rows in the order of computation, step by step. They read the device.
+  /// Return rows in the order of computation, step by step. rows() waits for a GPU.
   const std::vector<ProbeRow>& rows() const;
   const std::vector<UpdateRow>& updates() const;
-  /// Returns the last two samples of each rounded weight in finished steps, and takes them back: a
-  /// probe that goes on with them counts the flips of the probe before it.
+  /// Return and restore the last two samples of each rounded weight in finished steps: a new probe
+  /// that loads them counts flips as the old one would have.
   NamedTensors history() const;
   void load_history(const NamedTensors& history);
   /// Drops the rows, whose memory grows with the sampled steps.
@@ -256,9 +256,9 @@ class Probe {
   Observation observation_;
 };
 
-/// Prints the ten rows that lose most of the nonzero values, and the ten with the lowest SQNR.
+/// Prints the ten rows with the most nonzero values rounded to 0, and the ten of the lowest SQNR.
 std::ostream& operator<<(std::ostream& out, const Probe& probe);
-/// Returns the lines of save().
+/// Returns the lines that save() writes.
 std::string json_lines(const std::vector<ProbeRow>& rows, const std::vector<UpdateRow>& updates);
 
 // A summary of many rows of a probe: the tensor that loses most of its nonzero values, the one with

@@ -47,8 +47,8 @@ struct ModelParts {
   // Paths, in the model's order.
   std::vector<std::string> blocks{};  // members, with modules of their own, of lists that are not
                                       // inside another list
-  // Modules that say so (nn::Module::part()). Without such a head: the owner of the last matrix
-  // that is neither in a block nor in an embedding.
+  // Modules that say so (nn::Module::part()). If no module says that it is a head: the owner of the
+  // last matrix that is neither in a block nor in an embedding.
   std::vector<std::string> heads{}, embeddings{}, routers{};
 };
 ModelParts parts_of(nn::Module& model);
@@ -58,11 +58,11 @@ enum class Part : uint8_t { block, first_block, last_block, head, embedding, rou
 
 class PathPattern {
  public:
-  /// Throws UsageError of `where` for braces or brackets that do not close or hold no number, and
-  /// for unknown parts.
+  /// Throws UsageError, in the name of `where`, for braces or brackets that do not close or hold no
+  /// number, and for unknown parts.
   PathPattern(std::string_view where, std::string_view pattern);
   bool matches(std::string_view path, const ModelParts& parts) const;
-  /// Returns the part that the pattern begins with.
+  /// Returns the part that the pattern begins with; empty: none.
   std::optional<Part> part() const { return part_; }
   const std::string& text() const { return text_; }
 
@@ -93,10 +93,10 @@ std::string nearest_path(std::string_view pattern, const std::vector<std::string
 // The name of a tensor in a training: a site (an operation at one position of the model) and a role
 // at that site. Policies set rules for them, reports list them.
 
-/// A tensor at a site. `x_backward`: an operand as the products of backward see it, if that
-/// differs. grad_output_weight: the incoming gradient, as the product for the weight's gradient
-/// sees it. The last four are only in rules: the operand 0 or 1 of an operation, if it has the role
-/// input, and this operand in the products of backward.
+/// The role of a tensor in an operation. `input_backward`, `weight_backward`: the operand as the
+/// products of backward see it, if that differs. `grad_output_weight`: the incoming gradient, as
+/// the product for the weight's gradient sees it. `input_0` to `input_1_backward` are only in
+/// rules: operand 0 or 1 of an operation, if it has the role input, in forward and in backward.
 enum class Role : uint8_t {
   input,
   input_backward,
@@ -122,12 +122,13 @@ enum class Role : uint8_t {
   grad_scores,
   grad_probabilities
 };
-inline constexpr int role_count = 10;       // of tensors
-inline constexpr int rule_role_count = 21;  // in rules
+inline constexpr int role_count = 10;       // roles of tensors: those before input_0
+inline constexpr int rule_role_count = 21;  // roles that rules can name: all
 constexpr bool is_inner(Role role) { return role >= Role::query; }
-/// The operation with an inside.
+/// The operation in which rules can name inner tensors: the roles from `query` on.
 inline constexpr std::string_view attention_op = "scaled_dot_product_attention";
-/// An entry of a rule for attention, and the role of an operation inside of it.
+/// A role that rules for attention can name (`said`), and the tensor that it means: the one with
+/// role `role` in `op`, an operation inside of attention.
 struct InnerRole {
   Role said;
   std::string_view op;
@@ -137,15 +138,15 @@ std::span<const InnerRole> inner_roles();
 constexpr bool is_gradient(Role role) {
   return role >= Role::grad_output && role <= Role::grad_weight;
 }
-/// Returns whether the role concerns only a product of backward: "input.backward".
+/// Returns whether the role is a use, a tensor as products of backward see it ("input.backward").
 bool is_use(Role role);
 /// Returns the number of the operand that the role is about: 1 for input_1 and input_1_backward;
-/// empty for roles of tensors.
+/// empty for all other roles.
 std::optional<std::size_t> operand_of(Role role);
-/// Returns the entry for one operand, or empty if rules have none: input_1 for (input, 1),
+/// Returns the role for one operand, or empty if rules have none: input_1 for (input, 1),
 /// input_0_backward for (input_backward, 0).
 std::optional<Role> of_operand(Role role, std::size_t operand);
-/// Returns the role of a tensor; empty for other names, such as "input.1".
+/// Returns the role with this name if tensors have it; empty for other names, such as "input.1".
 std::optional<Role> role_named(std::string_view name);
 
 struct Site {
@@ -157,21 +158,22 @@ struct Site {
 /// Returns "transformer.h.0.attn.c_attn/linear.0".
 std::string name(const Site& site);
 
-/// The names in a model: paths of its modules, parameters by their storage.
+/// Finds names in a model: the paths of modules, and of parameters by their storage.
 class ModelNames {
  public:
   explicit ModelNames(nn::Module& model);
-  /// Returns the path of a scope: that of its module and its label; "" outside of the model.
+  /// Returns the path of a scope, from its module's path and its label; "" outside of the model.
   std::string path_of(const CallScope* scope) const;
   /// Returns the innermost module of the model that is being called, or null.
   const void* module_of(const CallScope* scope) const;
-  /// Returns the parameter that a tensor is, is a view of, or is an entered cast of; or null.
+  /// Returns the name of the parameter that x is, or is a view or an entered cast of; null for
+  /// none.
   const std::string* parameter_of(const Tensor& x) const;
   /// Makes `cast` count as the parameter that `source` is.
   void enter(const Tensor& source, const Tensor& cast);
-  /// Drops casts, and follows parameters whose storage was replaced.
+  /// Forgets entered casts, and takes the present storage of parameters.
   void refresh();
-  /// Returns the elements of a parameter; 0 for an unknown name.
+  /// Returns the number of elements of a parameter; 0 for an unknown name.
   int64_t size_of(const std::string& parameter) const;
 
   const ModelParts& parts() const { return parts_; }
@@ -195,11 +197,11 @@ enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse 
 struct RoleRule {
   enum class Kind : uint8_t {
     none,     // not quantized
-    as_used,  // for a use (input.backward, grad_output.weight): as the role itself
+    as_used,  // for a use (is_use()): quantized as the role itself
     grid,
   } kind = Kind::none;
   Quantizer quantizer{};
-  std::string named{};  // in the file, for tables
+  std::string named{};  // the quantizer's name in the file, for tables
   bool operator==(const RoleRule& other) const {
     return kind == other.kind && quantizer == other.quantizer;
   }
@@ -225,7 +227,7 @@ struct Match {
   std::string path = "**";
   std::vector<std::string> except{};
   std::optional<int64_t> ordinal{};  // of the site (Site::ordinal); none: every call
-  /// Calls of Training::step(), skipped ones included: from the first up to, without, the second.
+  /// For from_step <= step < to_step; steps are calls of Training::step(), skipped ones included.
   int64_t from_step = 0, to_step = std::numeric_limits<int64_t>::max();
   std::optional<When> when{};  // none: always
   bool operator==(const Match&) const = default;
@@ -245,8 +247,8 @@ struct Rule {
 
 struct Rulebook {
   std::vector<Rule> rules{};
-  /// Grids of an optimizer's states by name ("exp_avg"), and of parameters: these are rounded to
-  /// them after each step.
+  /// Grids of an optimizer's states by name ("exp_avg"), and of parameters. After each step, states
+  /// and parameters are rounded to their grids.
   std::map<std::string, Quantizer> states{};
   std::optional<Quantizer> parameters{};
   bool in_evaluation = true;  // false: rules have no effect under NoGrad
@@ -254,20 +256,20 @@ struct Rulebook {
   bool empty() const { return rules.empty() && states.empty() && !parameters; }
 };
 
-/// The combined settings for one site.
+/// The combined settings of all rules for one site (an operation at its position in a model).
 struct Treatment {
   std::optional<Compute> compute{};
   std::optional<DType> result{};
   std::optional<CodedForm> saved{};
   std::array<std::optional<RoleRule>, rule_role_count> roles{};
   std::optional<Accumulator> accumulate{};
-  std::vector<int> from_rules{};  // that made it, by number
+  std::vector<int> from_rules{};  // the numbers of these rules
 
-  /// Returns the quantizer of a role, or null. A use without a rule has that of its role.
+  /// Returns the quantizer of a role, or null. A use (is_use()) without a rule has its role's.
   /// `operand`: the number of the tensor among the operation's operands, for the roles input and
   /// input_backward; without it, entries for one operand are ignored.
   const Quantizer* quantizer(Role role, std::optional<std::size_t> operand = {}) const;
-  /// Returns whether a rule sets a use of an operand to something other than its role.
+  /// Returns whether a rule treats a use of an operand in another way than the operand's role.
   bool says(Role use, std::size_t operand) const;
   /// Returns the cast that `compute` asks for; empty without it.
   std::optional<amp::CastDecision> decision() const;
@@ -285,13 +287,13 @@ class RuleMatcher {
   /// Throws UsageError in the name of `where` for invalid patterns and for operations that no rule
   /// can name.
   RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book, ModelParts parts);
-  /// Returns the treatment of a site in a step. on(rule): whether a rule with `when` applies; none:
-  /// such rules do not.
+  /// Returns the treatment of a site in a step. on(rule) returns whether a rule with `when`
+  /// applies; without `on`, such rules do not apply.
   Treatment treatment(const Site& site, const OpInfo& op, int64_t step,
                       const std::function<bool(std::size_t)>& on = {}) const;
   /// Returns whether a rule matches a site in some step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
-  /// The same for a rule without its ordinal.
+  /// The same, ignoring Match::ordinal.
   bool matches_any_call(std::size_t rule, const Site& site, const OpInfo& op) const;
   /// Returns the first step after `step` in which a rule begins or ends; the largest number if
   /// there is none.
@@ -300,7 +302,7 @@ class RuleMatcher {
   /// messages.
   std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
-  /// Returns whether a rule treats tensors inside of attention somewhere, and at this path.
+  /// Return whether a rule treats tensors inside of attention anywhere, and whether at this path.
   bool opens_attention() const { return opens_; }
   bool opens_attention(const std::string& path) const;
   /// Returns " The model has no <block>." if a rule's pattern begins with a part that the model

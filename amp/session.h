@@ -23,7 +23,7 @@
 
 namespace halftone::policy {
 
-/// Identifies a tensor.
+/// Identifies a tensor that an observer sees.
 struct Seen {
   const std::string& site;  // "transformer.h.0.attn.c_attn/linear.0"
   std::string_view op;
@@ -35,14 +35,15 @@ struct Seen {
 class Observer {
  public:
   virtual ~Observer() = default;
-  /// A pass with gradients begins, after `step` steps. Returns whether to report it.
+  /// Called when a pass with gradients begins, after `step` steps. Returns whether to report it.
   virtual bool begin_pass(int64_t step) = 0;
-  /// Returns the row that a quantizer's survey is added to; undefined: none.
+  /// Returns the row of numbers (core/formats/survey.h) to which statistics of a quantizer's
+  /// rounding are added; undefined: none are needed.
   virtual Tensor row_for(const Seen&, Device) { return {}; }
-  /// Reports the factor of a scale that follows from earlier steps, an f32 scalar.
+  /// Reports the scale of a tensor, an f32 scalar, if it was computed from earlier steps.
   virtual void scale_used(const Seen&, const Tensor& /*scale*/) {}
   /// Reports a tensor before and after its treatment, which is the region's cast or a quantizer.
-  /// The operation or its successor gets `after`. They are one tensor without a treatment.
+  /// The operation or its successor gets `after`. Without a treatment, both are the same tensor.
   virtual void tensor(const Seen&, const Tensor& /*before*/, const Tensor& /*after*/) {}
   /// Reports that an operation ran: its inputs before casts, a way to run it again, and its result
   /// before the result's own rounding.
@@ -55,7 +56,7 @@ class Observer {
                               std::span<const Tensor> /*gradients*/) {}
 };
 
-// Delayed scaling: the history of each tensor whose scale follows from earlier steps. As
+// Delayed scaling: a history for each tensor whose scale is computed from earlier steps. As
 // TransformerEngine's DelayedScaling. It is on the tensor's device, so the host does not wait.
 
 class TensorScales {
@@ -64,8 +65,8 @@ class TensorScales {
   /// step. `name`: the tensor's.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                    bool notes);
-  /// Return the magnitudes recorded since the last end_step(), which waits for a GPU; and record
-  /// those of another process.
+  /// The largest magnitude of a tensor. noted() returns those recorded since the last end_step(),
+  /// and waits for a GPU; note() records one of another process.
   struct Noted {
     std::string name;
     Quantizer quantizer;
@@ -79,7 +80,8 @@ class TensorScales {
 
   /// Adds "amax.<name>", "history.<name>", "position.<name>" and "scale.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Takes those entries of a state; entries for tensors not met yet are kept for them.
+  /// Loads these entries of a state; each is used when its tensor is first met. Throws UsageError
+  /// for malformed entries.
   void load(const NamedTensors& state);
 
  private:
@@ -99,15 +101,15 @@ class TensorScales {
 class WeightAverages {
  public:
   /// Returns the average of weight x in a step: f32, of x's shape and device. The first call for a
-  /// name sets the average to x. The first call in a later step that `updates` adds x: average =
-  /// share average + (1 - share) x. `name`: the use of the weight.
+  /// `name`, which says what the weight is used for, sets the average to x. In each later step, the
+  /// first call with `updates` sets it to share * average + (1 - share) * x.
   Tensor average_for(const std::string& name, double share, const Tensor& x, int64_t step,
                      bool updates);
 
   /// Adds "average.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Takes those entries of a state; entries for weights not met yet are kept for them. Throws
-  /// UsageError for an entry that is not f32.
+  /// Loads these entries of a state; each is used when its weight is first met. Throws UsageError
+  /// for an entry that is not f32.
   void load(const NamedTensors& state);
 
  private:
@@ -130,12 +132,12 @@ class LearnedScales {
  public:
   LearnedScales();
   ~LearnedScales();
-  /// Returns the scale of a tensor: f32, as QuantizeCall::amax. The first call for a name makes it.
+  /// Returns a tensor's scale: f32, for QuantizeCall::amax. The first call for a name makes it.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x);
   /// Returns dL/dx. dy: dL/dy, f32; count: n. Adds dL/ds to that of the step if `adds`.
   Tensor gradient(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                   const Tensor& scale, const Tensor& dy, int64_t count, bool adds);
-  /// The gradients of this step are those of the loss times `loss_scale` (undefined: 1).
+  /// Says that the gradients of this step are those of the loss times `loss_scale` (undefined: 1).
   void set_loss_scale(const Tensor& loss_scale);
   /// Steps the scales that have gradients, unless `skip` (undefined, or an f32 scalar) is not 0. A
   /// gradient that is not finite changes nothing.
@@ -143,8 +145,8 @@ class LearnedScales {
 
   /// Adds "learned.<name>.<first, ratio or a state of Adam>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Takes those entries; entries for tensors not met yet are kept for them. Throws UsageError for
-  /// entries that no scale has.
+  /// Loads these entries; each is used when its tensor is first met. Throws UsageError for entries
+  /// that no scale has.
   void load(const NamedTensors& state);
 
  private:
@@ -194,8 +196,8 @@ class Session final {
     uint64_t seed = 0;                            // of random numbers
     distributed::WireFormat wire{};               // of gradients, for tables
     std::map<std::string, std::string> stored{};  // formats of states by name, for tables
-    /// Identifies the policy in states. From a state of another policy only the position is loaded,
-    /// not the scales.
+    /// Identifies the policy in saved states. From a state of another policy, only the numbers of
+    /// the step and the pass are loaded, not scales, averages and switches.
     std::string hash{};
   };
   /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
@@ -213,29 +215,29 @@ class Session final {
   /// record nothing. It ends when the returned object is destroyed.
   [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
 
-  /// Begins a forward pass with its backward: a region of this session was entered outside its
-  /// other regions. Returns the pass's number; segments rerun in backward use it.
+  /// Begins a pass (a forward pass with its backward). Called on entering an outermost region of
+  /// this session. Returns the pass's number; checkpointed segments use it when rerun in backward.
   uint64_t begin_pass();
   /// Assigns the next passes to batch `number` of a training whose steps have several batches.
   /// Their random numbers depend on `number`, not on the rank that computes it.
   void begin_batch(int64_t number);
   /// For several processes, before before_step(). seen() returns this process's observations of the
-  /// step's batches; hear() takes those of all processes, by rank, on each of them.
+  /// step's batches; then each process calls hear() with those of all processes, by rank.
   std::string seen() const;
   void hear(std::span<const std::string> seen_by_all);
-  /// Returns the rules with `when` that began or ended at a site, since the start or since a state
-  /// was loaded.
+  /// Returns every switch of a rule with `when`, on or off at a site, since the start or since a
+  /// state was loaded.
   const std::vector<Switched>& switched() const { return switches_->log(); }
-  /// Returns the treatment of attention if rules treat tensors inside of it, which then runs as the
-  /// operations that it is made of; otherwise null.
+  /// Called for attention. If rules treat tensors inside of it, returns its treatment, and
+  /// attention runs as the operations that it is made of; otherwise returns null.
   const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
-  /// Returns the treatment of the operation `op`, which is about to run in pass `pass` at the site
-  /// that CallScope names; null if there is nothing to treat.
+  /// Returns the treatment of `op`, about to run in pass `pass` at the site that CallScope names;
+  /// null if no rule or observer can apply. Throws UsageError if a rule refuses the operation.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
-  /// Returns which inputs, before casts, are parameters: bit i for input i.
+  /// Returns which inputs, before casts, are parameters: bit i is set if input i is one.
   uint32_t parameters_among(std::span<const Tensor> inputs) const;
-  /// Called after the casts: returns the tap of this operation; null: none. `before`: the inputs
-  /// before the casts.
+  /// Called after the casts. Returns the tap, which quantizes and reports the tensors of this
+  /// operation; null: there is nothing to do. `before`: the inputs before the casts.
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                              uint64_t pass);
   /// Called before a step of the optimizer, when nothing has changed yet. Throws UsageError for
@@ -246,7 +248,7 @@ class Session final {
   /// and states to their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
   void end_step(optim::Optimizer& optimizer, const Tensor& skip);
   /// Returns everything that a resumed training needs, as handles, not copies. load_state_dict()
-  /// throws UsageError for a state that is not its own; then nothing has changed.
+  /// throws UsageError for a state that no session saved; then nothing has changed.
   NamedTensors state_dict() const;
   void load_state_dict(const NamedTensors& state);
 
@@ -297,7 +299,7 @@ class Session final {
   }
   bool is_met_here(std::size_t rule, std::optional<Role> role) const;
   void require_operands(const Entry& entry) const;
-  /// Returns whether it is attention with a rule for its inside.
+  /// Returns whether the site is attention and a rule treats tensors inside of it.
   bool opens(const Entry& entry) const;
   void require_inner_roles(const Entry& entry) const;
   [[noreturn]] void fail_unmatched(std::size_t rule) const;
@@ -320,12 +322,12 @@ class Session final {
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
   bool rules_used_ = false;  // whether it is known that each rule matches something
-  /// By the sites of all ranks; empty: one process. For each rule: a place for the rule, and one
-  /// for each role.
+  /// Whether sites of any rank use a rule, or one of its roles: place_of() has the positions.
+  /// Empty: one process.
   std::vector<bool> used_by_any_{};
   std::vector<uint64_t> watched_{};  // passes since the last step that the observer requested
   bool lists_sites_ = true, repeats_ = false;
-  /// This many passes have counters of their own.
+  /// The number of passes for which random keys have separate counters.
   static constexpr uint64_t passes_of_keys = uint64_t(1) << 30;
   /// Shared with captured steps, which continue the counts in replays.
   struct Position {
@@ -348,14 +350,14 @@ Session& session_of(const amp::Training& training);
 // The policy's tap: treated_op.cpp applies a treatment to the tensors of one
 // operation.
 
-/// The tap's record of the state in which its operation began.
+/// Everything that a tap knows of its operation when it begins.
 struct TreatedCall {
   std::shared_ptr<const Treatment> treatment;
   std::string where;  // the policy, for messages
   std::string site;   // its name
   const OpInfo* op;
   std::vector<Role> roles;               // of the inputs: input, weight or bias
-  std::shared_ptr<TensorScales> scales;  // of the session
+  std::shared_ptr<TensorScales> scales;  // those of the session
   std::shared_ptr<WeightAverages> averages;
   std::shared_ptr<LearnedScales> learned;
   uint64_t seed = 0;    // of the site
@@ -382,7 +384,7 @@ uint64_t site_seed(uint64_t seed, std::string_view site);
 // The view of a tensor for quantization: a matrix whose columns run along the dimension that a
 // product sums over, because blocks of scales and rotations run along it.
 
-/// Returns quantized() of that view, with shape, dtype and device of x.
+/// Returns x quantized with blocks and rotations along `sums`, with x's shape, dtype and device.
 Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call);
 
 }  // namespace halftone::policy

@@ -1,7 +1,7 @@
-// Rules that begin and end by what the run shows: a rule's `when` names a tensor of its sites and a
-// bound of a statistic of its rounding. In every `over`-th step the tensor is rounded once more and
-// surveyed; after the step the rule is on at that site, or off. So a step never depends on its own
-// result.
+// Rules that are switched on and off by what is measured in training: a rule's `when` names a
+// tensor at its sites, a statistic of the tensor's rounding, and a bound. In every `over`-th step
+// the tensor is rounded once more and measured; after the step the rule is switched on or off at
+// that site. So a step never depends on its own result.
 #pragma once
 
 #include <cstdint>
@@ -19,51 +19,52 @@
 
 namespace halftone::policy {
 
-/// Returns the statistic; NaN of a survey without numbers.
+/// Returns this statistic of a survey (core/formats/survey.h); NaN if nothing was surveyed.
 double value_of(Statistic statistic, const Survey& survey);
 
-/// A tensor of a site that a rule's condition measures, and the rounding whose effect counts.
+/// A measurement for the `when` of a rule at a site: which tensor, and the rounding that is tried.
 struct Measured {
   int rule;
   Role role;
   Quantizer quantizer;
 };
 
-/// A change of a rule at a site, from step `step` on.
+/// The event that a rule was switched on or off at a site; `step` is the first step after it.
 struct Switched {
   int64_t step;
   int rule;
   std::string site;
   bool on;
-  double value;  // that decided it
+  double value;  // of the statistic, which decided it
 };
 
-/// Returns a line of JSON for each: {"step": 40, "rule": 1, "site": "fc/linear.0", "on": true,
-/// "value": 1.69}. The content of switches.jsonl.
+/// Returns the content of switches.jsonl, one line of JSON per change: {"step": 40, "rule": 1,
+/// "site": "fc/linear.0", "on": true, "value": 1.69}.
 std::string json_lines(const std::vector<Switched>& switched);
 
 class RuleSwitches {
  public:
-  /// Returns whether the tensors of a rule are surveyed in a step.
+  /// Returns whether a rule with this `when` measures its tensors in a step.
   static bool measures(const When& when, int64_t step);
   bool is_on(int rule, const std::string& site) const;
-  /// Returns the row for a survey of an operand, or an undefined tensor if this operand was
-  /// surveyed in this pass before (a checkpointed segment runs twice). pass: its batch, then its
-  /// number in the batch: sums are added in this order, so that they do not depend on the number of
-  /// processes.
+  /// Returns the row of numbers to which a survey of an operand is added, or an undefined tensor if
+  /// this operand was surveyed in this pass before (a checkpointed segment runs twice). `pass`: the
+  /// number of its batch, then its number within the batch. Sums are added in this order, so that
+  /// they do not depend on the number of processes.
   Tensor row_for(int rule, const std::string& site, std::pair<uint64_t, uint64_t> pass, int operand,
                  Device device);
-  /// For several processes: the surveys of this one, and those of each.
+  /// For several processes: seen() returns this process's surveys as text, and hear() takes the
+  /// text of one process. Each process hears all of them, including its own.
   std::string seen() const;
   void hear(std::string_view seen);
-  /// Decides after a step which rules are on; `rules` as the numbers count them. Returns whether
-  /// one changed.
+  /// Decides after step `step` which rules are on. `rules`: all rules, in the order of their
+  /// numbers. Returns whether a rule was switched.
   bool end_step(const std::vector<Rule>& rules, int64_t step);
   /// Returns all changes since the start, or since a state was loaded.
   const std::vector<Switched>& log() const { return log_; }
 
-  /// Adds "switch.<rule>.<site>": whether it is on, and the last value. load() throws UsageError
-  /// for entries of other rules.
+  /// add_to() adds entries "switch.<rule>.<site>": whether the rule is on, and the last value.
+  /// load() restores them; it throws UsageError if a rule's number is not below `rules`.
   void add_to(NamedTensors& state) const;
   void load(const NamedTensors& state, std::size_t rules);
 

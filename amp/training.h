@@ -32,7 +32,7 @@ enum class Convert {
 };
 
 struct TrainingCore;
-/// Rewrites a state of whole tensors as a state of the training's strategy. Throws UsageError for
+/// Converts a state of whole tensors to the strategy of `training`. Throws UsageError for
 /// conversions that `convert` does not allow, DTypeError for numbers beyond the range of the
 /// strategy's dtype; UsageError, ShapeError, DTypeError or FormatError for damaged states.
 optim::NamedTensors converted(const TrainingCore& training, const optim::NamedTensors& given,
@@ -57,8 +57,8 @@ class Training {
  public:
   /// See apply(). Model and optimizer must outlive this.
   Training(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer);
-  /// The same, with train_together(): if ranks share out the optimizer, no rank ever has more
-  /// masters than it keeps.
+  /// The same, followed by train_together(). With Options::shard_optimizer, each rank makes masters
+  /// of only its own parts of the parameters.
   Training(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
            Communicator& group, const distributed::Options& options);
   Training(Training&&) noexcept;
@@ -67,8 +67,8 @@ class Training {
   /// Returns function(inputs...) under the strategy, in its region. Inputs stay as they are until
   /// the first operation with short weights, so a layer before it that removes an offset sees all
   /// their digits; under fp64 they become f64. The result is f32 (f64 under fp64), so a loss
-  /// outside is also computed in f32. If the first pass rounds an input itself, and a column of it
-  /// by more than a twentieth of its standard deviation, a message on standard error says so.
+  /// outside is also computed in f32. If the first pass casts an input directly, and that changes a
+  /// column by more than 1/20 of its standard deviation, a message on standard error says so.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
     begin_forward();
     const StatisticsScope statistics(statistics_sink());
@@ -101,31 +101,32 @@ class Training {
 
   // --- steps of several batches, of one process or of several
   /// Makes each backward() add the gradients of one batch, on every rank of `group`, to an f32 sum
-  /// that depends only on the order of the batches (distributed/reducer.h). Weight losses so that
-  /// their sum is the step's: terms of the batch / terms of the step (sum_of_ranks()). Collective;
-  /// call it once, before the first step: rank 0's state and seed are sent to all. Throws
-  /// UsageError, on all ranks, if they differ in model, strategy or environment, and in forward()
-  /// if that writes a buffer whose updates the ranks cannot join. Each rank updates its parts of
-  /// the parameters (Options::shard_optimizer): until this object ends, the optimizer has the
-  /// parameters, gradients and state of the parts. Afterwards it has whole parameters and no state.
+  /// that depends only on the order of the batches (distributed/reducer.h). Multiply each mean loss
+  /// by terms of its batch / terms of the step (sum_of_ranks()), so that the losses add up to the
+  /// step's mean. Collective; call it once, before the first step: rank 0's state and seed are sent
+  /// to all. Throws UsageError, on all ranks, if they differ in model, strategy or environment.
+  /// Later, forward() throws it if the pass writes a buffer, which would differ between ranks. Each
+  /// rank updates its parts of the parameters (Options::shard_optimizer): until this object ends,
+  /// the optimizer has parts of parameters, gradients and state; afterwards whole parameters and no
+  /// state.
   void train_together(Communicator& group = world(), const distributed::Options& options = {});
-  /// Call it before a batch's forward pass: its random numbers are those of `number`, from 0 to
-  /// below 2^30 - 2, on every rank.
+  /// Call it before a batch's forward pass: the batch's random numbers then depend on `number`, not
+  /// on the rank. Throws UsageError unless 0 <= number < 2^30 - 2.
   void begin_batch(int64_t number);
-  /// Called instead of backward() on a rank without a batch.
+  /// Call it instead of backward() on a rank without a batch.
   void no_backward();
-  /// Returns the sum of the numbers that the ranks pass, in the order of the ranks: of the terms of
-  /// their batches, which the mean of a step divides by. Collective; alone, it returns `own`.
+  /// Returns the sum of all ranks' `own`, in the order of the ranks; for example, of the terms by
+  /// which a step's mean loss divides. Collective; without train_together(), returns `own`.
   double sum_of_ranks(double own) const;
-  /// Puts the sums of the step's batches into grad(), as clipping and step() do. Collective.
+  /// Puts the sums of the step's batches into grad(), as step() does by itself. Collective.
   void gather_gradients();
   /// Returns the ranks that train together; null without train_together().
   Communicator* group() const;
   bool trains_together() const { return group() != nullptr; }
-  /// Returns the optimizer's parameters as in the model, even if the optimizer has parts of them.
+  /// Returns the optimizer's parameters in whole, as in the model, even if the optimizer has parts.
   std::vector<Tensor> parameters() const;
-  /// Returns the full weight of a parameter, f32 (f64): a copy, or its data if that is the full
-  /// weight. Collective if the optimizer has parts.
+  /// Returns the full weight of parameters()[index], f32 (f64): a copy for f16 and bf16 parameters,
+  /// otherwise the parameter's own data. Collective if the optimizer has parts.
   Tensor weight(std::size_t index) const;
 
   nn::Module& model();
@@ -137,10 +138,10 @@ class Training {
   MasterWeights* masters();
   /// Returns the optimizer for schedules and clipping: the user's, or the masters that wrap it.
   optim::Optimizer& optimizer();
-  /// Waits for a GPU.
+  /// Returns how many steps were skipped until now. Waits for a GPU.
   int64_t skipped_steps() const;
-  /// Returns the first parameter whose gradient overflowed in the last skipped step. On a GPU it
-  /// waits and reads the present gradients: call it before zero_grad(). All ranks must call it.
+  /// Returns the name of the first parameter whose gradient overflowed in the last skipped step.
+  /// All ranks must call it, before zero_grad(): on a GPU it waits and reads the present gradients.
   const std::string& first_overflow() const;
 
   const LastPass& last_pass() const;
@@ -149,14 +150,14 @@ class Training {
 
   // --- states. All ranks call these; rank 0 has the file
   /// Returns the whole training state, as handles: "model.*", "optimizer.*" (with masters and
-  /// companions), "scaler.*", "generator", "strategy", "skipped_steps" if there are any. Rank 0
-  /// gets whole tensors, others nothing.
+  /// companions), "scaler.*", "session.*", "generator", "strategy", "form", "skipped_steps" if
+  /// there are any. Rank 0 gets whole tensors, others nothing.
   optim::NamedTensors state_dict() const;
-  /// The same for a writer that takes one tensor at a time: tensors stored in parts are joined one
-  /// at a time. The writer runs on rank 0; its errors are thrown on all ranks.
+  /// Calls `write` on rank 0 with the same state, from which it can take one tensor at a time: a
+  /// tensor stored in parts is joined when it is taken. Errors of `write` are thrown on all ranks.
   void write_state(const std::function<void(const TensorSource&)>& write) const;
-  /// Throws one error for entries that are missing, unknown, misshapen or of another strategy; then
-  /// nothing has changed. It loads rank 0's state; any number of ranks may have saved it.
+  /// Loads rank 0's state; any number of ranks may have saved it. Throws one error for entries that
+  /// are missing, unknown, misshapen or of a strategy that `convert` refuses; then nothing changed.
   void load_state_dict(const optim::NamedTensors& state, Convert convert = Convert::refuse);
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);
@@ -173,10 +174,10 @@ class Training {
 };
 
 /// Applies a strategy to a model and its optimizer: casts the parameters in place (handles follow),
-/// and gives the optimizer masters if the strategy has any. Throws UsageError if the model is not
-/// f32 or its parameters are not those of the optimizer; then nothing has changed.
+/// and gives the optimizer masters if the strategy has any. Throws DTypeError if the model is not
+/// f32, UsageError if the optimizer has other parameters; then nothing has changed.
 Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer);
-/// The same under Policy::named(), such as "amp-bf16".
+/// The same for the strategy Policy::named(strategy), such as "amp-bf16".
 Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer);
 /// The same for steps of several batches, on all processes of world(): Training::train_together().
 Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,

@@ -25,24 +25,25 @@ namespace halftone::amp {
 
 struct TrainingCore;
 
-/// One process: gradients add up in grad(). TogetherRoute is the other.
+/// The route of one process: gradients add up in grad(). train_together() replaces it by another.
 class GradientRoute {
  public:
   explicit GradientRoute(TrainingCore& core) : core_(core) {}
   virtual ~GradientRoute() = default;
   GradientRoute(const GradientRoute&) = delete;
   GradientRoute& operator=(const GradientRoute&) = delete;
-  /// The ranks; null: this process alone.
+  /// The communicator of the ranks; null if this process trains alone.
   virtual Communicator* group() const { return nullptr; }
 
   // --- a batch
   virtual void begin_batch(int64_t) {}
   virtual void begin_forward() {}
-  /// Throws UsageError if the forward pass wrote what ranks cannot join.
+  /// Throws UsageError if the forward pass wrote a buffer, which would differ between ranks.
   virtual void end_forward() {}
-  /// Throws UsageError if gradients of an earlier step, or a moved model, make backward() wrong.
+  /// Throws UsageError if gradients of the last step are left, or the model was moved or cast.
   virtual void require_fresh() const {}
-  /// Called if the loss scale has changed since the present gradients were made with `old`.
+  /// Converts the present gradients from the loss scale `old` to the present one, or throws
+  /// UsageError if the route cannot.
   virtual void rescale(const Tensor& old);
   virtual void begin_backward() {}
   /// Returns the listener to install during the backward pass; null: none.
@@ -61,7 +62,7 @@ class GradientRoute {
   virtual void begin_step();
   /// Moves gradients that are in transit into grad().
   virtual void gather() {}
-  /// Returns the norm of all gradients, still with the loss scale: an f64 scalar on their device.
+  /// Returns the norm of all gradients, the loss scale included: an f64 scalar on their device.
   virtual Tensor norm(double norm_type) const;
   /// Called after a step: the optimizer may have updated the parameters.
   virtual void end_step() {}
@@ -71,7 +72,7 @@ class GradientRoute {
   virtual std::size_t smallest(std::size_t number) const { return number; }
 
   // --- parameters
-  /// As Training::parameters() and Training::weight().
+  /// The same as Training::parameters() and Training::weight().
   virtual std::vector<Tensor> parameters() const;
   virtual Tensor weight(std::size_t index) const;
 
@@ -90,18 +91,18 @@ class GradientRoute {
 // The members of a Training. They stay at their address when the Training is moved, because
 // gradient routes refer to them.
 
-/// The name of loading in errors.
+/// The function's name in messages of loading errors.
 inline constexpr std::string_view loading_training = "Training.load_state_dict";
 
-/// The parts of the parameters that a rank keeps.
+/// Determines the parts of the parameters that a rank keeps.
 struct Cut {
   distributed::Shards shards;
   int rank;
 };
 
 struct TrainingCore {
-  /// With a cut, makes the f32 weights of this rank's parts, and leaves their masters to
-  /// train_together().
+  /// With a cut (not null), copies the f32 weights of only this rank's parts; train_together() then
+  /// makes their masters.
   TrainingCore(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const Cut* cut);
 
@@ -118,7 +119,7 @@ struct TrainingCore {
   Region region;
 
   // --- the present step
-  Tensor made_with{};  // the scale of the present gradients; undefined: none
+  Tensor made_with{};  // the loss scale of the present gradients; undefined: there are none
   struct Clipping {
     Tensor norm;  // of all gradients, unscaled
     double max_norm;
@@ -128,25 +129,25 @@ struct TrainingCore {
   LastPass last_pass{};
   // --- all steps
   bool first_backward = true, watches_inputs = true;
-  std::optional<int64_t> casts_before = casts_made();  // until the first step
+  std::optional<int64_t> casts_before = casts_made();  // at the start; empty after the first step
   int64_t skipped_steps = 0;
-  Tensor skipped_on_device{};  // more of them, not yet known to the host: f64 scalar
+  Tensor skipped_on_device{};  // further skipped steps, which the host has not read: f64 scalar
   Stepped last_step{true};     // not yet read by first_overflow()
   std::string first_overflow{};
 
   std::unique_ptr<GradientRoute> route;  // the last member: its destructor uses the others
 
-  /// The optimizer that steps: the masters, which wrap the user's optimizer, or that optimizer.
+  /// Returns the optimizer that steps: the masters if there are any, else the user's optimizer.
   optim::Optimizer& stepping() const { return masters ? *masters : optimizer; }
-  /// Returns a gradient for each parameter; undefined if it has none.
+  /// Returns one gradient per parameter; undefined for a parameter that has none.
   std::vector<Tensor> gradients() const;
   int64_t all_skipped_steps() const;
   void zero_grad();
-  /// Stores running statistics, for a step that will be skipped.
+  /// Copies the buffers if the strategy asks for it, so that a skipped step can restore them.
   void hold_statistics();
 
   // --- states (training.cpp)
-  /// Returns the state of this rank: if it has parts of parameters, the parts.
+  /// Returns the state of this rank, with parts of optimizer entries if ranks keep only parts.
   optim::NamedTensors state() const;
   void load(const optim::NamedTensors& state);
   /// Loads everything but the model and the session.
@@ -214,7 +215,7 @@ class TogetherRoute final : public GradientRoute {
   Communicator& group_;
   distributed::Reducer reducer_;
   distributed::OrderedStatistics statistics_;
-  nn::BufferCopies buffers_{};      // of several ranks, before a forward pass
+  nn::BufferCopies buffers_{};      // copies from before a forward pass, for several ranks
   bool gathered_ = false;           // the present gradients are the sums
   std::optional<int64_t> batch_{};  // from begin_batch(), and not yet used by a backward()
 };

@@ -32,8 +32,8 @@ enum class Splitting : uint8_t { gpt2, llama3, qwen2 };
 /// that is not UTF-8 counts as one character other than a letter, number or space.
 std::string_view first_word(std::string_view text, Splitting splitting = Splitting::gpt2);
 
-/// Whether a byte represents itself in files, in GPT-2's table. The other bytes, in their order,
-/// are the characters from U+0100 on.
+/// Returns whether a byte represents itself in files, by GPT-2's table. Each other byte is written
+/// as a character: in their order, U+0100, U+0101, ...
 constexpr bool is_printable_byte(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
 }
@@ -42,21 +42,21 @@ constexpr bool is_printable_byte(int byte) {
 struct AddedToken {
   std::string text{};
   int64_t token = 0;
-  bool special = false;  // a word for programs; encode() treats it as the others
-  bool takes_left = false, takes_right = false;  // also the spaces next to it ("lstrip", "rstrip")
-  bool normalized = false;                       // is found after normalization
+  bool special = false;  // a control token; encode() treats it as the others
+  bool takes_left = false, takes_right = false;  // also takes spaces there ("lstrip", "rstrip")
+  bool normalized = false;                       // is searched for after normalization
 };
 
-/// Finds the longest of several texts at a position.
+/// Finds the first place in a text at which one of several texts begins, and the longest there.
 class TextFinder {
  public:
-  /// Texts that are not empty, with numbers.
+  /// Takes the texts, none of which is empty, each with the number that Found::number returns.
   explicit TextFinder(std::vector<std::pair<std::string, std::size_t>> texts = {});
   struct Found {
     std::size_t at = std::string_view::npos, length = 0, number = 0;
   };
-  /// Returns the first place from `from` on at which one of the texts begins; at: npos if none
-  /// does.
+  /// Returns the first place from `from` on at which one of the texts begins; Found::at is npos if
+  /// none does.
   Found find(std::string_view text, std::size_t from) const;
 
  private:
@@ -90,8 +90,8 @@ class BytePairTokenizer final : public Tokenizer {
 
   /// Reads Hugging Face's tokenizer.json: a byte-level "BPE" with one of the three splittings, with
   /// added and special tokens, "ignore_merges", the normalizer NFC and a template as
-  /// post-processor. Throws FormatError for what else the file asks for, with the place in the
-  /// file, and for malformed files as above.
+  /// post-processor. Throws FormatError, with the place in the file, for everything else that a
+  /// file can ask for, and for malformed files as above.
   explicit BytePairTokenizer(const std::filesystem::path& tokenizer_json);
 
   /// Learns merges from a text: the most frequent pair is merged, and becomes a token, until the
@@ -115,7 +115,7 @@ class BytePairTokenizer final : public Tokenizer {
   /// of special tokens.
   std::string decode(std::span<const int64_t> tokens) const override;
 
-  /// Returns the number of the vocabulary's token with this text, such as "<|endoftext|>".
+  /// Returns the number of the token with these bytes, such as "<|endoftext|>"; empty for none.
   std::optional<int64_t> token(std::string_view bytes) const;
   const std::vector<AddedToken>& added_tokens() const { return added_; }
   Splitting splitting() const { return splitting_; }
@@ -134,7 +134,7 @@ class BytePairTokenizer final : public Tokenizer {
   void take_merge(const std::filesystem::path& path, const std::string& at, std::string_view left,
                   std::string_view right);
   void take_added(const std::filesystem::path& path);
-  /// Prepares what encoding needs; the last step of all constructors.
+  /// Builds the tables for encoding; all constructors call it last.
   void finish();
 
   void merge_word(std::string_view word, std::vector<int64_t>& tokens) const;

@@ -17,8 +17,8 @@ struct CsvOptions {
   char separator = ',';
   /// True: the first line names the columns; otherwise they are "0", "1", ...
   bool header = true;
-  /// Texts of a missing value, such as {"NA", ""}: such a cell is NaN in a column of numbers, and
-  /// an error in one of integers. Classes take it as any text.
+  /// Texts of a missing value, such as {"NA", ""}: numbers() returns NaN for such a cell, and
+  /// throws if the dtype is an integer; classes() takes it as any other text.
   std::vector<std::string> missing{};
   /// True: "1,5" is 1.5; separate cells by another character, or quote such numbers.
   bool decimal_comma = false;
@@ -27,8 +27,8 @@ struct CsvOptions {
   int64_t max_bytes = int64_t(1) << 30;  // of the file; columns: at most 65,536
 };
 
-/// Class numbers of a column of texts, and the texts in the order of their numbers, which is
-/// alphabetical.
+/// The class number of each row of a column of texts, and the text of each number: texts are
+/// numbered in alphabetical order.
 struct Classes {
   Tensor numbers;  // i64 [rows]
   std::vector<std::string> names;
@@ -66,9 +66,9 @@ class CsvTable {
   Tensor numbers(const std::vector<std::string>& columns, DType dtype = f32) const;
   /// Returns one column as f32 [rows].
   Tensor column(const std::string& name, DType dtype = f32) const;
-  /// Returns a column of any texts as classes. `names` are those of the training table, if this is
-  /// another one: equal texts get equal numbers. Throws FormatError, with the line, for a text that
-  /// is none of them.
+  /// Returns a column of any texts as classes. Pass the training table's Classes::names for other
+  /// tables, so that equal texts get equal numbers; FormatError, with the line, is thrown for a
+  /// text that is not in `names`.
   Classes classes(const std::string& column, const std::vector<std::string>& names = {}) const;
   /// Returns the names of all columns but these, in the order of the file.
   std::vector<std::string> columns_without(const std::vector<std::string>& left_out) const;
@@ -90,8 +90,8 @@ class CsvTable {
   std::vector<int64_t> lines_;  // the line in the file where each row begins, from 1
 };
 
-/// Throws FormatError for a file that is missing, not well formed or too large, with its line, and
-/// for UTF-16; UsageError for options that contradict each other.
+/// Return the table in a file or a text. Throw FormatError if it is too large, missing, in UTF-16
+/// or not well formed (with the line); UsageError for options that contradict each other.
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options = {});
 

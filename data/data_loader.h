@@ -25,14 +25,14 @@ namespace halftone::data {
 
 // Real numbers and permutations from a Generator, for transforms and orders.
 
-/// Returns a number on [0, 1), with 53 random bits.
+/// Returns a random number on [0, 1), with 53 random bits.
 inline double uniform(Generator& random) { return double(random.next() >> 11) * 0x1p-53; }
-/// Returns a number on [low, high).
+/// Returns a random number on [low, high).
 inline double uniform(Generator& random, double low, double high) {
   return low + (high - low) * uniform(random);
 }
 
-/// Shuffles; every order is equally likely (Fisher & Yates; Durstenfeld 1964).
+/// Shuffles a list; every order is equally likely (Fisher & Yates; Durstenfeld 1964).
 template <class List> void shuffle(List& list, Generator& random) {
   for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[random.below(i)]);
 }
@@ -40,14 +40,14 @@ template <class List> void shuffle(List& list, Generator& random) {
 // A dataset: a number of samples, and a function that collates any of them into a batch. The
 // DataLoader chooses the sample numbers and calls batch_in_epoch(), possibly from several threads.
 
-/// auto [images, labels] = dataset.batch(indices);
+/// Samples that a dataset collated: `auto [images, labels] = dataset.batch(indices);`
 struct Batch {
   Tensor inputs, targets;
   /// Further tensors of the samples (a second input, weights of the loss), each along its first
   /// dimension. Structured bindings do not name it.
   std::vector<Tensor> more{};
 
-  /// {inputs, targets}, {inputs} or {first input, others..., targets}; throws UsageError for none.
+  /// Takes {inputs, targets}, {inputs} or {first input, others..., targets}; UsageError for {}.
   static Batch of(std::vector<Tensor> tensors);
 
   template <std::size_t I> const Tensor& get() const& { return I == 0 ? inputs : targets; }
@@ -156,8 +156,8 @@ std::pair<Subset, Subset> random_split(D whole, double fraction, uint64_t seed =
                       fraction, seed);
 }
 
-/// The same for the numbers 0 to count - 1, if the split is needed before the dataset exists: a
-/// `Standardizer` of the training rows only. Equal seeds split a dataset of that size alike.
+/// Returns the sample numbers of such a split of `count` samples, for use before the dataset exists
+/// (a `Standardizer` of the training rows only). Equal seeds split a dataset of that size alike.
 std::pair<std::vector<int64_t>, std::vector<int64_t>> random_split(int64_t count, double fraction,
                                                                    uint64_t seed = 0);
 
@@ -174,8 +174,8 @@ Tensor stack_samples(std::string_view op, std::span<const Tensor> samples,
 // An epoch's batches depend only on the dataset, batch_size, shuffle, drop_last, seed and the
 // epoch's number, never on threads. A loader without a seed draws one; manual_seed() determines it.
 
-/// One rank's batches in steps that several processes share: in each `group` of batches (counted
-/// from the epoch's first) those with number rank, rank + of, rank + 2 of, ...
+/// One rank's batches in steps that several processes share. From each `group` of batches, counted
+/// from the epoch's first, these are `rank`, `rank + of`, `rank + 2 of`, ...
 struct LoaderShare {
   int64_t rank = 0, of = 1;
   int64_t group = 1;  // batches of a step, at least `of`
@@ -194,7 +194,7 @@ struct DataLoaderOptions {
   /// returns it.
   std::optional<uint64_t> seed{};
   Device device{};      // where batches go; copies to a GPU overlap with the loop
-  LoaderShare share{};  // which batches; size() and resume() count all of them
+  LoaderShare share{};  // the batches of this rank; size() and resume() count all batches
 };
 
 class DataLoader {
@@ -219,16 +219,15 @@ class DataLoader {
   /// Sets the number of the epoch that the next begin() starts; begin() counts on from there. Use
   /// it to resume a training.
   void set_epoch(int64_t epoch);
-  /// Makes the next begin() continue in the middle of this epoch, as if `batches_done` batches had
-  /// been delivered; they are not collated. If all are done, no batch is left. Later epochs are
-  /// complete. Throws UsageError for a position that the epoch does not have; then nothing has
-  /// changed.
+  /// Makes the next begin() continue in the middle of this epoch, after `batches_done` batches,
+  /// which are not collated. If all are done, no batch is left. Later epochs are complete. Throws
+  /// UsageError for a position that the epoch does not have; then nothing has changed.
   void resume(int64_t epoch, int64_t batches_done);
 
   /// Starts an epoch: draws its order and starts its workers. Epochs are independent of each other
   /// and of the loader. It also advances a const loader to the next epoch; only one thread at a
-  /// time may call it. Throws UsageError if the system cannot create all of these threads; then
-  /// none of them is left.
+  /// time may call it. Throws UsageError if the system cannot create all worker threads; then none
+  /// of them is left.
   Iterator begin() const;
   std::default_sentinel_t end() const { return {}; }
 
@@ -242,8 +241,8 @@ class DataLoader {
   mutable int64_t batches_done_ = 0;  // of the epoch that the next begin() starts
 };
 
-/// Single-pass: walks over one epoch and owns it. Early destruction stops each worker after its
-/// present batch. begin() or ++ throws an exception of the dataset at the position of its batch.
+/// Walks over one epoch once, and owns it. Early destruction stops each worker after its present
+/// batch. If the dataset throws for a batch, begin() or ++ throws this on reaching that batch.
 class DataLoader::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;

@@ -33,8 +33,7 @@ struct ImageOptions {
 
 /// Returns the image of a JPEG or PNG file, recognized by content, as u8 [height, width, channels].
 /// EXIF orientation is not applied. Throws FormatError, which names the file, for a file that is
-/// missing, of another format, damaged, truncated, above a limit, or of colors that it does not
-/// say.
+/// missing, of another format, damaged, truncated, above a limit, or whose color space is unknown.
 Tensor read_image(const std::filesystem::path& path, const ImageOptions& options = {});
 
 /// The same for bytes in memory; messages use `name` for the file.
@@ -109,7 +108,7 @@ struct ImageHeader {
   std::string problem{};          // the problem of the structure; empty: none
 };
 
-/// Never throws and never reads outside `bytes`. A truncated file also has a problem.
+/// Returns the header, with damage in `problem`. Never throws and never reads outside `bytes`.
 ImageHeader walk_image(std::span<const uint8_t> bytes);
 
 // Wraps stb_image and stb_image_write in two functions; no other file uses these libraries.
@@ -132,7 +131,7 @@ std::vector<uint8_t> encode_png_with_stb(const uint8_t* pixels, int height, int 
 // them: a dataset of any size in the memory of a few batches. image_folder() and oxford_pets()
 // return these; you can also pass a list of your own.
 
-/// The treatment of a sample whose file is missing or cannot be decoded.
+/// How to treat a sample whose file is missing or cannot be decoded.
 enum class BrokenFiles : uint8_t {
   fail,     // FormatError, which names the file
   replace,  // uses the next sample that can be decoded, with its label; see broken_files()

@@ -21,9 +21,9 @@ std::string file_bytes(std::string_view op, const std::filesystem::path& path, i
 
 // Directories in which a named dataset is searched if the user names no directory.
 
-/// Returns the given directory if it is not empty; else $HALFTONE_DATA/name (if the variable is
-/// set), then data/name here and /usr/share/datasets/name. Throws FormatError if the variable does
-/// not name a directory.
+/// Returns only `given` if that is not empty; else $HALFTONE_DATA/name (if the variable is set),
+/// then data/name here and /usr/share/datasets/name. Throws FormatError if the variable does not
+/// name a directory.
 std::vector<std::filesystem::path> directories_to_search(const std::string& given,
                                                          std::string_view name);
 /// Returns "a, b or c", for messages.
@@ -54,7 +54,7 @@ struct FashionMnistOptions {
   ImageTransform transform{};          // on u8 [28, 28, 1], before normalization
 };
 
-/// Returns batches of images, f32 [k, 1, 28, 28], normalized, and labels, i64 [k].
+/// Returns a dataset with batches of normalized images, f32 [k, 1, 28, 28], and labels, i64 [k].
 ByteImages fashion_mnist(const FashionMnistOptions& options = {});
 
 // CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test photographs, 32 x 32 in color, 10
@@ -72,8 +72,8 @@ struct Cifar10Options {
   int64_t images_per_file = 10000;  // images in each file; 0: any number
 };
 
-/// Returns batches of images, f32 [k, 3, 32, 32], normalized, and labels, i64 [k]. Throws
-/// FormatError, naming the file, if one is missing, of another length or has a label above 9.
+/// Returns a dataset with batches of normalized images, f32 [k, 3, 32, 32], and labels, i64 [k].
+/// Throws FormatError, naming the file, if one is missing or of another length, or a label above 9.
 ByteImages cifar10(const Cifar10Options& options = {});
 
 // Oxford-IIIT Pet (Parkhi et al. 2012): 7,349 photographs of cats and dogs of 37 breeds, about 200

@@ -63,10 +63,10 @@ std::string read_text(const std::filesystem::path& path, int64_t max_bytes = int
 Tensor tokenize(const Tokenizer& tokenizer, std::string_view text);
 
 struct TextSplit {
-  Tensor train, validation;  // i64 [n], views of the tokens that were split
+  Tensor train, validation;  // i64 [n], views of the tokens that were passed
 };
-/// Splits tokens: the first part for training, the last `validation_fraction` (rounded down) for
-/// validation, as neighbors must not be on both sides. tokens: i64 [n]; fraction on [0, 1).
+/// Splits tokens in two, without shuffling: the first part for training, the last
+/// `validation_fraction` (rounded down) for validation. tokens: i64 [n]; fraction on [0, 1).
 TextSplit split_text(const Tensor& tokens, double validation_fraction = 0.1);
 
 struct TextDatasetOptions {
@@ -76,7 +76,7 @@ struct TextDatasetOptions {
 
 class TextDataset final : public Dataset {
  public:
-  /// tokens: i64 [n] with n > context, else ShapeError; shared if row-major on the CPU.
+  /// tokens: i64 [n] with n > context, else ShapeError; not copied if row-major on the CPU.
   explicit TextDataset(const Tensor& tokens, TextDatasetOptions options = {});
 
   /// Returns the number of whole windows, targets included: 1 + (n - 1 - context) / stride.

@@ -15,7 +15,7 @@ namespace halftone::data {
 // Means and deviations given by callers: one value per channel, or none for the default.
 
 /// Returns `values`, one per channel; if empty, `otherwise` for each channel. Throws UsageError in
-/// the name of `caller` for another number of values; its text has `what` they are ("mean").
+/// the name of `caller` for another number of values; the message calls the values `what` ("mean").
 inline std::vector<double> per_channel(std::string_view caller, std::string_view what,
                                        std::vector<double> values, double otherwise,
                                        int64_t channels) {
@@ -76,15 +76,16 @@ struct RandomHorizontalFlip {
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// Applies changes in random order, with factors on [1 - x, 1 + x] (not below 0), and for hue
-/// shifts on [-hue, hue] of the color circle, at most 0.5. Gray images keep saturation and hue.
+/// Changes brightness, contrast, saturation and hue, in random order. The first three get random
+/// factors on [1 - x, 1 + x] (not below 0), where x is the member; hue turns by a random part of
+/// the color circle on [-hue, hue], hue <= 0.5. Gray images keep saturation and hue.
 struct ColorJitter {
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// (byte / 255 - mean) / std as f32 [channels, height, width]; mean and std per channel, for values
-/// on [0, 1]. Empty: 0 and 1. Usually the last step; the default without transforms.
+/// Returns (byte / 255 - mean) / std as f32 [channels, height, width]; mean and std per channel,
+/// for values on [0, 1]. Empty: 0 and 1. Usually the last step; ImageFiles applies it by default.
 struct Normalize {
   std::vector<double> mean{}, std{};
   Tensor operator()(const Tensor& image, Generator& random) const;
@@ -96,11 +97,11 @@ Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 /// Returns rows [top, top + height) and columns [left, left + width); black outside of the image.
 Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
 Tensor flip_image(const Tensor& image);
-/// Factors: 0 is black, uniformly gray, or without color; 1 changes nothing; more exaggerates.
+/// Factor 0: black, uniformly gray, or without color; 1: unchanged; larger factors exaggerate.
 Tensor adjust_brightness(const Tensor& image, double factor);
 Tensor adjust_contrast(const Tensor& image, double factor);
 Tensor adjust_saturation(const Tensor& image, double factor);
-/// Turns the color circle by a part on [-0.5, 0.5].
+/// Turns the hue by `turn` of the color circle, on [-0.5, 0.5].
 Tensor adjust_hue(const Tensor& image, double turn);
 
 // Mixup (Zhang et al. 2018, arXiv:1710.09412): each image is blended with another one of its batch.

@@ -62,15 +62,15 @@ bool is_space(char32_t value);
 /// Returns the text in the form C. Bytes that are not UTF-8 stay.
 std::string nfc(std::string_view text);
 
-/// The characters that one is canonically equivalent to, by one step; {0, 0}: none. second is 0 for
-/// an equivalent single character.
+/// The one or two characters to which a character is canonically equivalent, by one step. second is
+/// 0 if it is one character; {0, 0}: there are none.
 struct CharacterParts {
   char32_t first = 0, second = 0;
 };
 CharacterParts canonical_parts(char32_t value);
-/// Returns the character composed of two in the form C; 0: there is none.
+/// Returns the character into which the form C composes two characters; 0: there is none.
 char32_t canonical_composition(char32_t first, char32_t second);
-/// Returns the class by which the marks of a letter are ordered; 0: not a mark.
+/// Returns the class of a mark, by which the marks of a letter are ordered; 0: it is not a mark.
 int combining_class(char32_t value);
 
 }  // namespace halftone::data

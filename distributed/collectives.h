@@ -20,8 +20,8 @@ namespace halftone::distributed {
 /// the entry of this rank is the caller's tensor.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                const Tensor& own);
-/// The same for tensors of different sizes, which all ranks know: the caller passes them by rank,
-/// and those of the other ranks are written.
+/// The same for tensors of different sizes, which all ranks know. `all` has one tensor per rank:
+/// sends this rank's own, and writes the others, which it returns with it.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                std::vector<Tensor> all);
 /// Returns each rank's text, by rank.
@@ -76,10 +76,10 @@ class Shards {
   }
   /// Returns the elements of all parameters that a rank owns.
   int64_t elements(int rank) const { return elements_.at(std::size_t(rank)); }
-  /// Returns the number of cuts in a range; the last may be short.
+  /// Returns the number of cuts in a rank's range of a parameter; the last may be short.
   int64_t cuts(std::size_t parameter, int rank) const;
 
-  /// Returns about a sixteenth of `size` elements; a multiple of 1024, up to 16384.
+  /// Returns the elements of a cut: about a sixteenth of `size`; a multiple of 1024, up to 16384.
   static int64_t cut_length(int64_t size);
 
  private:
@@ -88,36 +88,37 @@ class Shards {
   std::vector<Range> ranges_{};  // by parameter and rank
 };
 
-/// Returns a row-major tensor's elements of a range, 1-D, without history; shares storage.
+/// Returns a range of a row-major tensor as a 1-D tensor that shares its storage, without autograd.
 Tensor part_of(const Tensor& x, Shards::Range range);
 
 // --- exchanges of ranges: all ranks make the same calls. A tensor that belongs to a parameter is
 // row-major and of its size; of any dtype, and on any device.
 
-/// Sends the own range of each tensor and writes all other ranges. whole[k] belongs to parameter
-/// which[k].
+/// Sends this rank's range of each tensor, and writes the other ranks' ranges into the tensor.
+/// whole[k] belongs to parameter which[k].
 void exchange_ranges(Communicator& group, const Shards& shards, std::string_view what,
                      TrafficUse use, std::span<const std::size_t> which,
                      std::span<const Tensor> whole);
-/// A tensor that has `numbers` numbers for each block of `elements` of a parameter: a coded state.
-/// Cuts begin at blocks, so a range of elements is one of blocks.
+/// Converts a range of a parameter's elements, which begins at a block, to the range in a tensor,
+/// such as a coded state, of `numbers` numbers for each block of `elements`.
 struct PerBlock {
   int64_t elements = 1, numbers = 1;
   Shards::Range operator()(Shards::Range range) const;
 };
-/// Returns each rank's range (1-D), joined on rank 0, on the host; undefined on other ranks.
+/// Joins each rank's range `own` (1-D). Returns the whole on rank 0's host; undefined elsewhere.
 Tensor gather_on_rank_0(Communicator& group, const Shards& shards, std::string_view what,
                         std::size_t parameter, const Tensor& own, const Shape& shape,
                         PerBlock per = {});
-/// Returns the own range of a tensor that rank 0 has: 1-D, on the host.
+/// Returns this rank's range of a tensor that rank 0 has: 1-D, on the host.
 Tensor scatter_from_rank_0(Communicator& group, const Shards& shards, std::string_view what,
                            std::size_t parameter, const Tensor& whole, DType dtype,
                            PerBlock per = {});
 
 /// Returns the p-norm of all gradients as one vector: an f64 scalar on the host. gradients[i] is
-/// undefined if parameter i has none. They are whole gradients, equal on all ranks, or parts. Sums
-/// are of cuts, in f64, added in the order of parameters and cuts, so the bits do not depend on the
-/// number of ranks. Throws UsageError for p that is not positive. Collective for parts.
+/// undefined if parameter i has none. If `parts`, they are this rank's parts, else whole and equal
+/// on all ranks. Sums of cuts, in f64, are added in the order of parameters and cuts, for any
+/// number of ranks to the same bits. Throws UsageError for p that is not positive. Collective for
+/// parts.
 Tensor norm_of(Communicator& group, const Shards& shards, std::span<const Tensor> gradients,
                bool parts, double p);
 

@@ -7,8 +7,8 @@
 // ranks send it their gradients; it adds in f32 (f64 for f64) in the order of the batches. So
 // neither N nor an engine's algorithm can change a bit, and a short wire rounds once, never per
 // hop. A batch without a gradient counts as -0.0, which changes no sum. As a listener it sends
-// gradients during the backward pass. The owner also updates its elements (collectives.h) and sends them
-// to all; otherwise all ranks get the sums and update everything.
+// gradients during the backward pass. The owner also updates its elements (collectives.h) and sends
+// the result to all; otherwise all ranks get the sums and update everything.
 #pragma once
 
 #include <deque>
@@ -25,26 +25,25 @@ namespace halftone::distributed {
 
 class Reducer final : public GradientListener {
  public:
-  /// Takes the parameters, possibly on a GPU, in one order on all ranks. Throws
-  /// UsageError for options out of range, and for parameters that are shared out but not
-  /// row-major.
+  /// Takes the parameters, in the same order on all ranks, possibly on a GPU. Throws UsageError for
+  /// options out of range, and for parameters that are shared out but not row-major.
   Reducer(Communicator& group, std::vector<Tensor> parameters, const Options& options);
   const WireFormat& wire() const { return wire_; }
 
   /// Called before the gradients of this rank's batch. `key`: for the random rounding of the wire;
-  /// `loss_scale`: the factor of its loss.
+  /// `loss_scale`: the factor of the batch's loss.
   void begin_batch(RandomKey key, double loss_scale) { key_ = key, loss_scale_ = loss_scale; }
   /// Called in the backward pass of this rank's batch, before add_batches(), when a parameter's
-  /// gradient is complete. Buckets are sent in one order on all ranks, for any order of completion.
+  /// gradient is complete. Buckets (groups of parameters) are sent in the same order on all ranks.
   void on_gradient(AutogradMeta& leaf) override;
   /// Takes the gradients of this rank's batch out of the parameters and adds those of all ranks to
   /// the sums. `took_part`: false for a rank that had no batch. Collective.
   void add_batches(bool took_part);
-  /// Gives every parameter that a batch reached, or this rank's part of it, the sum as its
-  /// gradient, f32 (f64). The sums start again. Collective.
+  /// Makes the sum the gradient, f32 (f64), of every parameter that a batch reached, or of this
+  /// rank's part of the parameter. Then the sums start again. Collective.
   void finish();
-  /// Called after an update of the parts: sends all parameters to which the last finish() gave
-  /// gradients to all ranks. Collective; does nothing without parts.
+  /// Called after an update of the parts: sends them to all ranks, for the parameters to which the
+  /// last finish() gave gradients. Collective; does nothing without parts.
   void gather_parameters();
   /// Drops the sums, and gradients that have not been added to them.
   void drop();
@@ -88,7 +87,7 @@ class Reducer final : public GradientListener {
   std::vector<Tensor> sums_{};                       // of elements that this rank owns: dense, 1-D
   std::vector<uint8_t> reached_{};                   // by a batch of this rank
   std::vector<std::size_t> updated_{};               // those with new gradients by finish()
-  /// The rest of error feedback, and the loss scale under which it was computed, 0: not yet.
+  /// The rounding errors for error feedback, and the loss scale of that time; 0: not yet computed.
   struct Rest {
     Tensor rest{};
     double loss_scale = 0;
@@ -113,7 +112,7 @@ class Reducer final : public GradientListener {
 
 class OrderedStatistics final : public StatisticsSink {
  public:
-  /// Takes the model's buffers, in one order on all ranks.
+  /// Takes the model's buffers, in the same order on all ranks.
   OrderedStatistics(Communicator& group, std::vector<Tensor> buffers);
 
   void measured(const BatchStatistics& batch) override { measured_.push_back(batch); }

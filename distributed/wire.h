@@ -23,7 +23,7 @@
 
 namespace halftone::distributed {
 
-/// A value, compared and printed by its name.
+/// The format in which gradients are sent to be summed.
 struct WireFormat {
   std::optional<DType> dtype{};  // f32, bf16, f16, f8_e4m3, f8_e5m2; none: the gradient's own
   /// Rounds at random, with an exact expected value; false: to nearest even.
@@ -39,13 +39,13 @@ struct WireFormat {
   bool operator==(const WireFormat&) const = default;
 };
 std::string name(const WireFormat& format);
-/// Throws UsageError for a dtype that no wire has, and for random rounding to one that rounds
-/// nothing.
+/// Throws UsageError for a dtype that no wire has, and for random rounding to a dtype to which
+/// nothing is rounded.
 void check_wire(const WireFormat& format);
 
 /// Returns the dtype in which a gradient of `own` dtype is sent.
 DType dtype_on_wire(const WireFormat& format, DType own);
-/// Returns whether that dtype holds all numbers of `own`.
+/// Returns whether the dtype of the wire holds all numbers of dtype `own`.
 bool is_lossless(const WireFormat& format, DType own);
 /// Returns whether to_wire() leaves every gradient on its own device.
 bool stays_on_device(const WireFormat& format);
@@ -58,24 +58,24 @@ struct Payload {
   Tensor scales{};    // f32, of the pieces in the range; undefined if there are none
   int64_t begin = 0;  // start of the range
 
-  /// Returns a part of this range, which must begin at 0.
+  /// Returns elements [from, from + count) of this payload, whose own range must begin at 0.
   Payload part(int64_t from, int64_t count) const;
-  /// Returns the tensors that are sent: none for an empty range.
+  /// Returns the tensors to send: none for an empty range.
   std::vector<Tensor> tensors() const;
-  /// Returns one of that many elements, for a gradient of `own` dtype; not yet written.
+  /// Returns a payload, not yet written, for `count` elements of a gradient of dtype `own`.
   static Payload empty(const WireFormat& format, DType own, int64_t from, int64_t count,
                        Device device = Device::cpu());
 };
 
-/// Error feedback. The rest of earlier roundings, times `factor`, is added to a gradient, and its
-/// new rounding error is stored in `rest`; pieces that are not finite keep their old rest. f32, of
-/// the gradient's size, on the host; undefined: none.
+/// Error feedback. `rest`, the error of earlier roundings, times `factor` is added to a gradient;
+/// the error of its rounding is then stored in `rest`. Pieces that are not finite keep their old
+/// rest. rest: f32, of the gradient's size, on the host; undefined: none.
 struct Feedback {
   Tensor rest{};
   double factor = 1;
 };
 /// Returns a dense gradient in its wire format: on its own device if at most its dtype is
-/// converted, else on the host. key: for random rounding; element i uses number i of it.
+/// converted, else on the host. key: for random rounding; element i uses its random number i.
 Payload to_wire(const Tensor& gradient, const WireFormat& format, RandomKey key = {},
                 const Feedback& feedback = {});
 /// Returns a received payload as the sum adds it: 1-D, f32 (f64 for f64).
@@ -89,10 +89,10 @@ struct Options {
   /// computes the same as several.
   std::optional<WireFormat> wire{};
   /// Each rank stores the optimizer's state and the masters of its share of all elements, and
-  /// updates only these (collectives.h). With one process, or with an optimizer that is not elementwise,
-  /// nothing is shared out. False: every rank stores and computes all of it.
+  /// updates only these. With one process, or with an optimizer that is not elementwise, nothing is
+  /// shared out. False: every rank stores and computes all of it.
   bool shard_optimizer = true;
-  /// Parameters are sent together, up to this many bytes of gradients; larger ones alone.
+  /// Gradients are sent together, up to this many bytes; a larger one is sent alone.
   int64_t bucket_bytes = int64_t(25) << 20;
 };
 

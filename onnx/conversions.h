@@ -21,16 +21,16 @@ namespace halftone::onnx {
 // Writes messages in the wire format of Protocol Buffers. ONNX files need three kinds of fields:
 // varints, 32-bit floats, and lengths followed by bytes. A reader is not needed.
 
-/// A message, as bytes. Each function appends a field of the given number.
+/// A message, as bytes; `field` is the number of a field.
 class Message {
  public:
-  /// For int32, int64, enum and bool.
+  /// Appends a field of type int32, int64, enum or bool.
   Message& number(int field, int64_t value) {
     varint(uint64_t(field) << 3);
     varint(uint64_t(value));
     return *this;
   }
-  /// For string and bytes.
+  /// Appends a field of type string or bytes.
   Message& text(int field, std::string_view bytes) {
     varint(uint64_t(field) << 3 | 2);
     varint(bytes.size());
@@ -38,7 +38,7 @@ class Message {
     return *this;
   }
   Message& message(int field, const Message& inner) { return text(field, inner.bytes_); }
-  /// For float: little-endian, as Protocol Buffers demand.
+  /// Appends a field of type float: little-endian, as Protocol Buffers demand.
   Message& real(int field, float value) {
     varint(uint64_t(field) << 3 | 5);
     const auto bits = std::bit_cast<uint32_t>(value);
@@ -75,7 +75,7 @@ struct Size {
 };
 using Sizes = std::vector<Size>;
 
-/// An AttributeProto.
+/// Return an AttributeProto with this name and value.
 Message attribute(std::string_view name, int64_t value);
 Message attribute(std::string_view name, double value);
 Message attribute(std::string_view name, const char* value);
@@ -91,33 +91,33 @@ class Graph {
   static constexpr int lowest_opset = 18;
   static constexpr const char* batch_name = "batch";
 
-  /// Adds a node with one result of the given dtype. `where`: the module, for the node's name.
+  /// Adds a node of an ONNX operator (`type`), and returns its one result, of the given dtype.
   Value add(std::string_view type, const std::vector<Value>& inputs, DType dtype,
             Attributes attributes = {});
-  /// The same with several results of one dtype.
+  /// The same for `results` results of one dtype.
   std::vector<Value> add(std::string_view type, const std::vector<Value>& inputs, DType dtype,
                          std::size_t results, Attributes attributes);
   /// Sets the prefix of the names of later nodes: the path of a module.
   void set_place(std::string place) { place_ = std::move(place); }
 
-  /// Keeps a name for a weight, an input or an output. Returns false if it has been taken.
+  /// Reserves a name for a weight, an input or an output. Returns false if it has been taken.
   bool reserve(const std::string& name) { return used_.try_emplace(name, 1).second; }
   void input(const std::string& name, DType dtype, const Sizes& shape);
-  /// Declares a result. The node that computes it is made to write to that name.
+  /// Declares an output of the graph. The node that computes `value` is made to write to this name.
   void output(const std::string& name, const Value& value, const Sizes& shape);
-  /// Adds a tensor to the file, once per name.
+  /// Adds a weight to the file, once per name, and returns it.
   Value weight(const std::string& name, const Tensor& x);
 
   /// Return constants; equal ones are stored once.
   Value constant(const Tensor& x);
   Value number(Number value, DType dtype);
   Value integers(const std::vector<int64_t>& values);
-  /// Returns an i64 vector, computed from the rows of the first input if a size needs them.
+  /// Returns an i64 vector; sizes that depend on the batch are computed from the first input.
   Value integers(const Sizes& sizes);
   /// Returns a zero of a short format: the zero point that tells Q/DQ nodes their format.
   Value zero_point(ShortFormat format);
 
-  /// Raises the file's opset: an operator needs it.
+  /// Raises the file's opset to `opset` at least, because an operator needs it.
   void need_opset(int opset) { opset_ = std::max(opset_, opset); }
   int opset() const { return opset_; }
   /// Returns the version of the file format that belongs to the opset.
@@ -159,7 +159,7 @@ int64_t data_type(DType dtype);
 
 class Translator;
 
-/// An operation at work in each recorded pass, which differ in the rows of the batch.
+/// One recorded operation, as it ran in each recorded pass; passes differ in the rows of the batch.
 class Step {
  public:
   Step(Translator& translator, std::size_t call) : translator_(translator), call_(call) {}
@@ -168,21 +168,21 @@ class Step {
   const OpInfo& info() const;
   std::size_t input_count() const;
   bool has(std::size_t input) const;
-  /// Returns an input in the graph; as it is, or in the dtype that short floats are computed in.
+  /// input() returns an input's value in the graph; wide_input() casts f16 and bf16 to f32.
   Value input(std::size_t i) const;
   Value wide_input(std::size_t i) const;
-  /// Returns an input, but a bf16 one in f32, which changes no product or choice: onnxruntime's CPU
-  /// has few operations in bf16. result() rounds to bf16 once, as here.
+  /// Returns an input, cast to f32 if it is bf16, which changes no product or choice: onnxruntime's
+  /// CPU has few operations in bf16. result() rounds to bf16 once, as halftone does.
   Value runnable_input(std::size_t i) const;
   /// Returns the value of a tensor that is not an input: a buffer.
   Value known(const Tensor& x) const;
-  /// Returns an input's tensor, or the result, in a pass.
+  /// Return the tensor of an input, or of the result, in a pass.
   const Tensor& tensor(std::size_t input, std::size_t pass = 0) const;
   const Tensor& output(std::size_t pass = 0) const;
   int rank(std::size_t input) const { return tensor(input).rank(); }
   Sizes input_sizes(std::size_t i) const;
   Sizes output_sizes() const;
-  /// Returns a size from its values in all passes. Throws if it is not linear in the rows.
+  /// Returns a size from its values in all passes; UnsupportedError if not linear in the rows.
   Size size_of(const std::function<int64_t(std::size_t pass)>& value) const;
   /// Returns the operation's struct in a pass.
   template <class Op> const Op& op(std::size_t pass = 0) const {
@@ -201,7 +201,7 @@ class Step {
 
   /// Sets the value of the operation's result, cast to its dtype.
   void result(const Value& value) const;
-  /// Throws UnsupportedError: the operation has no counterpart. `why` follows its name.
+  /// Throws UnsupportedError: ONNX has no such operation. The message is its name, then `why`.
   [[noreturn]] void refuse(const std::string& why) const;
   /// Returns whether an input is a constant of zeros.
   bool is_zero(std::size_t input) const;
@@ -214,7 +214,7 @@ class Step {
   std::size_t call_;
 };
 
-/// How one operation is written.
+/// How one operation is written as ONNX nodes.
 struct Conversion {
   const OpInfo* info;
   /// Returns a copy of a computation's operation.
@@ -224,7 +224,7 @@ struct Conversion {
   void (*write)(const Step& step);
 };
 
-/// Returns null for an operation without a counterpart.
+/// Returns how an operation is written; null for one that ONNX does not have.
 const Conversion* conversion_of(const OpInfo& op);
 
 namespace detail {
@@ -259,7 +259,7 @@ template <class M> bool same_attributes(const M& a, const M& b) {
 }
 }  // namespace detail
 
-/// `sizes_vary`: its attributes are sizes, which may depend on the rows of the batch.
+/// Makes the Conversion of Op. `sizes_vary`: its attributes are sizes that may depend on the rows.
 template <class Op> Conversion conversion(void (*write)(const Step&), bool sizes_vary = false) {
   const auto copy = [](const Computation& computation) -> std::shared_ptr<const void> {
     const auto* const ours = dynamic_cast<const ComputationOf<Op>*>(&computation);

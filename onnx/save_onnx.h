@@ -24,8 +24,8 @@ struct OnnxOptions {
   /// Dimension 0 of all inputs is the batch, of any size. False: all sizes are those of the
   /// examples.
   bool dynamic_batch = true;
-  /// Records the pass in this region: its casts become Cast nodes, and quantizers of a policy pairs
-  /// of QuantizeLinear and DequantizeLinear. Training::region() has it.
+  /// Records the pass in this region: its casts become Cast nodes, and a policy's quantizers become
+  /// pairs of QuantizeLinear and DequantizeLinear. Training::region() has it.
   std::optional<amp::Region> region{};
 };
 
@@ -42,8 +42,8 @@ using OnnxForward = std::function<std::vector<Tensor>(const std::vector<Tensor>&
 /// named_parameters() and named_buffers(), and PyTorch's layouts. `inputs`: examples, with at least
 /// one row each; the pass runs three times on batches of other sizes made of them. The model is in
 /// evaluation mode meanwhile. Throws UnsupportedError for operations, quantizers and sizes that
-/// ONNX does not have, ShapeError for examples without rows, FormatError as files::replace(). An
-/// error changes no file. As torch.onnx.export.
+/// ONNX does not have, ShapeError for examples without rows, FormatError if the file cannot be
+/// written. An error changes no file. As torch.onnx.export.
 OnnxFile save_onnx(nn::Module& model, const OnnxForward& forward, const std::vector<Tensor>& inputs,
                    const std::filesystem::path& path, const OnnxOptions& options = {});
 /// The same for a layer, which has one input.

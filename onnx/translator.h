@@ -52,9 +52,9 @@ struct Names {
 
 class Translator {
  public:
-  /// rows: the size of the batch in each pass; one size for all of them: it is fixed.
+  /// rows[p]: the size of the batch in pass p; if all are equal, the graph's batch size is fixed.
   Translator(const nn::Module& model, std::vector<Recording> passes, std::vector<int64_t> rows);
-  /// Writes the graph. Throws UnsupportedError for everything that ONNX cannot say.
+  /// Returns the graph. Throws UnsupportedError for everything that ONNX cannot say.
   Graph graph(const Names& names);
 
  private:
@@ -81,7 +81,7 @@ class Translator {
   void require_same_calls() const;
   std::vector<bool> live_calls() const;
   Origin origin_of(const Tensor& x, std::size_t pass) const;
-  /// Returns the value of a tensor, given in every pass.
+  /// Returns the graph's value of a tensor; x[p] is the tensor in pass p.
   Value value_of(const std::vector<const Tensor*>& x);
   Value constant(const std::vector<const Tensor*>& x);
   Size size_of(const std::vector<int64_t>& values, const std::string& what) const;

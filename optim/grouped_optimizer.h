@@ -33,12 +33,12 @@ void require_not_negative(std::string_view optimizer, std::string_view option, d
 void require_finite(std::string_view where, std::string_view what, double value);
 /// Throws UsageError unless 0 <= value < 1.
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
-/// Returns whether it is f64, f32, f16 or bf16.
+/// Returns whether optimizer state can have this dtype: f64, f32, f16 or bf16.
 bool is_state_dtype(DType dtype);
-/// Throws DTypeError unless absent, one of these, or a form.
+/// Throws DTypeError unless the format is absent, a dtype of is_state_dtype(), or a coded form.
 void require_state_dtype(std::string_view optimizer, std::optional<StateFormat> format);
-/// Returns the problem in the message of the error that `check` throws, without "[optimizer] " and
-/// the advice; empty if it throws nothing.
+/// Calls `check`. Returns the problem that the message of its error states, without "[optimizer] "
+/// and the advice; empty if it throws nothing.
 std::string problem_in(const std::function<void()>& check);
 
 }  // namespace detail
@@ -58,11 +58,11 @@ struct StateLayout {
   std::size_t essential = 0;  // the first n exist from the first step on, if they are needed
   bool has_step = true;       // PyTorch's state has a `step`
   /// Whether an update depends on the number of steps before it: then parameters that differ in it
-  /// are updated separately. Without has_step: on whether there were any.
+  /// are updated separately. Without has_step: on whether there was a step before it.
   bool numbered = true;
   StateMask positive = 0;  // bit i: the numbers of state i are never negative
-  /// A number in PyTorch's state that follows from the step, "" for none. It is saved for PyTorch;
-  /// loading computes it anew.
+  /// The name of a number in PyTorch's state that can be computed from the step (NAdam's
+  /// mu_product); "" for none. It is saved for PyTorch and computed anew after loading.
   std::string_view computed{};
 };
 
@@ -100,7 +100,7 @@ class StatefulOptimizer : public Optimizer {
   struct Group {
     std::vector<Tensor> parameters;
     std::vector<ParameterState> states;
-    std::vector<int64_t> sizes;          // elements of parameters, before others replaced them
+    std::vector<int64_t> sizes;          // of the parameters as added, in elements
     std::size_t first = 0;               // its position among the parameters of all groups
     std::vector<PublishedRate> rates{};  // one per device, for captured steps
     Tensor minus_one{};                  // if the group maximizes: the factor of its gradients
@@ -122,8 +122,8 @@ class StatefulOptimizer : public Optimizer {
   /// Checks and appends the parameters of a new group.
   void add_parameters(std::vector<Tensor> parameters);
 
-  /// Return the state tensors that the options of a group need, and the format they ask for, if
-  /// any.
+  /// Return the state tensors that the options of a group need (bit i: tensor i), and the format
+  /// that these options ask for, if any.
   virtual StateMask needed_state(int group, const Tensor& parameter) const = 0;
   virtual std::optional<StateFormat> state_dtype(int group) const = 0;
   /// Throws DTypeError if the state of a group cannot have a format.
@@ -157,11 +157,11 @@ class StatefulOptimizer : public Optimizer {
   void count_on_device(Group& group) const;
   const Tensor& published_rate(const Group& group, Device device) const;
   void require_not_capturing(const Tensor& parameter) const;
-  /// Registers the host's part of replays of the step: rates, and versions of written tensors.
+  /// Registers what the host does when a captured step is replayed: rates, versions of tensors.
   void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
   StateFormat format_of(int group, std::size_t i, const StateFormats& formats) const;
-  /// The storage of state i of a parameter of `elements` in whole.
+  /// Returns how state i is stored. `parameter` may be a part of one with `elements` elements.
   Coding storage_of(StateFormat format, std::size_t i, const Tensor& parameter,
                     int64_t elements) const;
   int64_t steps_before(const ParameterState& state) const;
@@ -189,7 +189,7 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  public:
   explicit GroupedOptimizer(std::vector<Tensor> parameters, Options options = {})
       : GroupedOptimizer(std::vector{ParameterGroup<Options>{std::move(parameters), options}}) {}
-  /// lr as the second argument, as in PyTorch
+  /// Takes lr as the second argument, as in PyTorch.
   template <std::floating_point Lr>
   GroupedOptimizer(std::vector<Tensor> parameters, Lr lr)
       : GroupedOptimizer(std::move(parameters), Options{.lr = double(lr)}) {}

@@ -30,11 +30,11 @@ namespace halftone::optim {
 
 class UpdateWatcher {
  public:
-  /// Returns whether to report the updates that follow. Then each is computed twice.
+  /// Returns whether to report the next updates; each of these is then computed twice.
   virtual bool wants() const = 0;
   /// Returns the weight of a slot, for any weight form: a new tensor, f32 (f64).
   virtual Tensor weight_of(const UpdateSlot& slot) = 0;
-  /// Reports a slot before its update, its weight, and the new weight without rounding: f32 (f64).
+  /// Reports a slot before its update, its weight, and its new weight before rounding: f32 (f64).
   virtual void updating(const UpdateSlot& slot, const Tensor& weight, const Tensor& unrounded) = 0;
   /// Called after updates: a tensor that they wrote will be rounded to a grid. `state` is its name
   /// ("exp_avg"), or empty for a parameter.
@@ -55,8 +55,8 @@ inline UpdateWatcher* watcher_of_updates() {
 
 // Lists of gradients, possibly on several devices: shared by scalers, clipping and norms.
 
-/// Calls use(gradients, backend) for each run of neighbors on one device: nearly always all of
-/// them. The order does not change, because positions of gradients refer to it.
+/// Calls use(gradients, backend) for each run of consecutive gradients on one device: nearly always
+/// one run. The order does not change, because positions of gradients refer to it.
 template <class T, class Use> void for_each_device(std::span<T> gradients, const Use& use) {
   for (auto begin = gradients.begin(); begin != gradients.end();) {
     const Device device = begin->device();
@@ -70,8 +70,8 @@ template <class T, class Use> void for_each_device(std::span<T> gradients, const
 /// Multiplies each gradient by `factor`, an f32 scalar that may be on another device.
 void scale_gradients(std::span<Tensor> gradients, const Tensor& factor);
 
-/// Returns the p-norm of all of them as one vector, accumulated in f64: an f64 scalar on the device
-/// of the first; 0 for an empty list. Throws UsageError for p that is not positive.
+/// Returns the p-norm of all gradients as one vector, accumulated in f64: an f64 scalar on the
+/// device of the first gradient; 0 for an empty list. Throws UsageError for p that is not positive.
 Tensor norm_of(std::span<const Tensor> gradients, double p = 2);
 
 }  // namespace halftone::optim
@@ -89,15 +89,15 @@ namespace halftone::optim {
 
 using halftone::NamedTensors;
 
-/// The slot of a precision strategy in a step. It stores the part of a weight that a short
-/// parameter cannot hold (f32 masters, remainders, compensation), and may collect gradients of its
-/// own. amp/ fills this slot; without it, parameters are updated directly.
+/// How a precision strategy (amp/) takes part in a step. It stores the part of a weight that a
+/// short parameter cannot hold (f32 masters, remainders, compensation), and may collect gradients
+/// of its own. Without a keeper, parameters are updated directly.
 class WeightKeeper {
  public:
   virtual ~WeightKeeper() = default;
-  /// Returns the gradient of a parameter, `index` counted over all groups; undefined: leave it out.
+  /// Returns the gradient of a parameter, `index` counted over all groups; undefined: no update.
   virtual Tensor gradient(std::size_t index, const Tensor& parameter) const = 0;
-  /// Adds form, companion and random key to a slot that the backend will update.
+  /// Adds form, companion and random key to the UpdateSlot that the backend will update.
   virtual void complete(std::size_t index, UpdateSlot& slot) = 0;
 };
 
@@ -116,18 +116,17 @@ struct StateFormat {
 };
 /// Prints "bf16" or "8bit".
 std::ostream& operator<<(std::ostream& out, StateFormat format);
-/// The formats by the names that policy files have.
+/// Returns all formats with their names in policy files.
 std::span<const std::pair<std::string_view, StateFormat>> named_state_formats();
 
-/// Formats of states that no option of the optimizer sets (absent: f32), and of states by name
-/// ("exp_avg_sq"), which come before the options.
+/// Formats of optimizer states: `by_name` ("exp_avg_sq") overrides the optimizer's options, and
+/// `others` is for states that neither sets (absent: f32).
 struct StateFormats {
   std::optional<StateFormat> others{};
   std::map<std::string, StateFormat> by_name{};
 };
 
-/// The requests of a precision strategy to a step: two f32 scalars, each of them undefined or on a
-/// device.
+/// The requests of a precision strategy to a step. Each scalar is f32, on any device, or undefined.
 struct StepControl {
   /// Every gradient is multiplied by it first: 1 / loss scale, clipping.
   Tensor factor{};
@@ -162,8 +161,8 @@ class Optimizer {
   /// one, because it does not update through the backend.
   virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);
   /// Sets the formats of optimizer state, from the first step on. Returns false if this optimizer
-  /// has no such choice. Throws UsageError for a name that its state does not have (with `others`:
-  /// that no optimizer has), and DTypeError for a format that the state cannot have.
+  /// has no such choice. Throws UsageError for a name in by_name that its state lacks (if `others`
+  /// is set: that all optimizers lack), and DTypeError for a format that the state cannot have.
   virtual bool set_state_formats(const StateFormats& formats);
   /// Returns whether the update of an element depends only on that element, its gradient and its
   /// state: then a parameter may be updated in parts, which are 1-D views of its data.
@@ -176,13 +175,13 @@ class Optimizer {
 
   // --- groups: parameters that share their options
   virtual int group_count() const = 0;
-  /// Returns handles in the order of state_dict(). A wrapper may return others of the same shapes
-  /// instead.
+  /// Returns handles in the order of state_dict(). A wrapper may return other tensors of the same
+  /// shapes instead.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// Returns the bytes of state that `elements` of a parameter will have (all of them, unless the
-  /// optimizer is elementwise) once the parameter has this dtype: Adam's in f32 are 8 for each.
-  /// formats: those of set_state_formats().
+  /// Returns the bytes of state for this number of a parameter's elements (all, unless the
+  /// optimizer is elementwise) when the parameter has this dtype: for Adam in f32, 8 per element.
+  /// `formats`: as for set_state_formats().
   virtual int64_t state_bytes(int /*group*/, const Tensor& /*parameter*/, DType /*dtype*/,
                               int64_t /*elements*/, const StateFormats& /*formats*/) const {
     return 0;
@@ -208,33 +207,33 @@ class Optimizer {
   /// Reads `skip`, which may wait for the device. Returns false if it is set. Otherwise multiplies
   /// the gradients by the factor, in place.
   bool begin_step(const StepControl& control) const;
-  /// The same check, as the first line of step(): throws UsageError, with this name, if a gradient
-  /// is of a scaled loss and `control` does not handle it.
+  /// Throws UsageError, with this name, if a gradient is of a scaled loss and `control` does not
+  /// handle it. A step() that does not call begin_step() begins with it.
   void require_unscaled(std::string_view name, const StepControl& control) const;
 };
 
-/// Throws UsageError, with the name of an optimizer: the gradient of this parameter is of a scaled
+/// Throws UsageError in the name of an optimizer, because this parameter's gradient is of a scaled
 /// loss.
 [[noreturn]] void refuse_scaled_gradient(std::string_view name, std::size_t index,
                                          const Tensor& parameter);
-/// Returns the defined gradients of some tensors.
+/// Returns the gradients of the parameters that have one.
 std::vector<Tensor> gradients_of(std::span<const Tensor> parameters);
 
 // Clipping of gradients, between unscaling and the optimizer step. Mirrors
 // torch.nn.utils.clip_grad_norm_ and clip_grad_value_ (Pascanu et al. 2013). Norms and factors are
-// f32 for any dtype of gradients. Both take parameters. For an optimizer with gradients of its own
-// (master weights), pass optimizer.gradients() to the functions on gradients.
+// f32 for any dtype of gradients. For an optimizer with gradients of its own (master weights), pass
+// optimizer.gradients() to the functions that take gradients.
 
 struct ClipOptions {
-  /// p of the norm: the p-th root of the sum of all |g|^p, 1 or any other positive number, or
+  /// The p of the norm, which is the p-th root of the sum of all |g|^p: any positive number, or
   /// infinity for the largest |g|. Values other than 2 take several passes.
   double norm_type = 2;
   bool error_if_nonfinite = false;  // costs a read of the norm, which waits for a GPU
 };
 
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)); norm is the Euclidean norm, or another
-/// p-norm, of all of them as one vector. Returns that norm, an f32 scalar on the gradients' device,
-/// without waiting for it. Returns 0 without gradients.
+/// p-norm, of all gradients as one vector. Returns that norm, an f32 scalar on the gradients'
+/// device, without waiting for it. Returns 0 without gradients.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
                       ClipOptions options = {});
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});

@@ -39,7 +39,7 @@ extern template class ElementwiseOptimizer<SgdOptions>;
 // Hutter 2019). They mirror torch.optim.Adam and AdamW:  m = beta1 m + (1 - beta1) g;  v = beta2 v
 // + (1 - beta2) g^2; p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps).
 
-/// The layout of both; max_exp_avg_sq is AMSGrad's.
+/// The state of Adam and of AdamW; max_exp_avg_sq is AMSGrad's.
 inline constexpr StateLayout adam_layout{
     .names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .essential = 2, .positive = 6};
 
@@ -58,7 +58,7 @@ struct AdamOptions {
   void check(std::string_view optimizer) const;
 };
 
-/// The same with PyTorch's other default; decay shrinks the parameter itself, by lr * weight_decay.
+/// As AdamOptions, but decay shrinks the parameter itself, by the factor 1 - lr * weight_decay.
 struct AdamWOptions {
   double lr = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};
@@ -186,8 +186,8 @@ extern template class ElementwiseOptimizer<RAdamOptions>;
 
 struct AdafactorOptions {
   double lr = 1e-2, beta2_decay = -0.8;
-  /// The least second moment is the square of the first one; 0: the spacing of numbers near 1 in
-  /// f32 (f64), torch's None. The second one is the least rms(p).
+  /// eps[0]^2 is the least second moment; for 0, as for torch's None, eps[0] is the spacing of f32
+  /// (f64) numbers near 1. eps[1] is the least rms(p).
   std::array<double, 2> eps{0, 1e-3};
   double d = 1, weight_decay = 0;            // decay shrinks the parameter itself
   bool maximize = false;                     // moves along the gradient, not against it
@@ -313,7 +313,7 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
   void step(const StepControl& control = {}) override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
   bool set_state_formats(const StateFormats& formats) override;
-  /// PyTorch's names under state.0; its lists are stacked: old_dirs is [steps, elements].
+  /// Returns PyTorch's entries under state.0, lists as one tensor: old_dirs is [steps, elements].
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
@@ -351,7 +351,7 @@ class LrSchedule {
   explicit LrSchedule(std::function<double(int64_t step)> factor) : factor_(std::move(factor)) {}
   /// Returns the same factor at every step.
   static LrSchedule constant(double factor = 1);
-  /// gamma^(step / every), rounded down: torch's StepLR.
+  /// gamma^floor(step / every): torch's StepLR.
   static LrSchedule step_decay(int64_t every, double gamma = 0.1);
   /// A straight line from 1 to `last` over `steps` steps, then constant `last`.
   static LrSchedule linear(int64_t steps, double last = 0);
@@ -368,9 +368,9 @@ class LrSchedule {
   static LrSchedule exponential(double gamma);
   /// (1 - step / steps)^power, then 0: torch's PolynomialLR.
   static LrSchedule polynomial(int64_t steps, double power = 1);
-  /// Half a cosine from 1 to `last` over `first` steps, then repeated, each time over `growth`
-  /// times as many: torch's CosineAnnealingWarmRestarts with eta_min = last * lr (Loshchilov &
-  /// Hutter 2017).
+  /// Half a cosine from 1 to `last` over `first` steps, then again and again, each time over
+  /// `growth` times as many steps as before: torch's CosineAnnealingWarmRestarts with eta_min =
+  /// last * lr (Loshchilov & Hutter 2017).
   static LrSchedule cosine_restarts(int64_t first, int64_t growth = 1, double last = 0);
   /// Up from 1 / start_divisor to 1 over the share `rising` of the steps, then down to 1 /
   /// (start_divisor * end_divisor), both along half a cosine: torch's OneCycleLR with the
@@ -393,7 +393,7 @@ class LrScheduler {
   void step();
   int64_t steps() const { return step_; }
 
-  /// Returns `step` and `base_lrs`, the groups' own rates.
+  /// Returns `step`, and `base_lrs`: the rates of the groups before the schedule's factor.
   NamedTensors state_dict() const;
   void load_state_dict(const NamedTensors& state);
 
