@@ -58,8 +58,7 @@ struct KaimingOptions {
 Tensor kaiming_uniform(const Tensor& x, KaimingOptions options = {});
 Tensor kaiming_normal(const Tensor& x, KaimingOptions options = {});
 
-/// Fills x, seen as a matrix [size(0), rest], with orthonormal rows, or with orthonormal columns if
-/// it has fewer columns than rows; all times `gain`.
+/// Fills x, seen as [size(0), rest], with orthonormal rows or columns (the fewer), times gain.
 Tensor orthogonal(const Tensor& x, double gain = 1);
 
 /// Draws the first values of PyTorch's Linear and Conv: weight and bias, both uniform on
@@ -341,10 +340,9 @@ template <std::derived_from<Module> M = Layer> class ModuleList final : public M
 // A layer that makes the columns of a table comparable, so that a model's file includes the numbers
 // that its inputs and predictions need.
 
-/// Computes (x - mean) / std for each column. Mean and standard deviation (with divisor n, not n -
-/// 1) are buffers: they are saved with the model and are not trained. They stay f32 in a model that
-/// is cast to a short dtype, so that a large mean costs no digits. As scikit-learn's
-/// StandardScaler.
+/// (x - mean) / std for each column. Mean and standard deviation (with divisor n, not n - 1) are
+/// buffers: they are saved with the model and are not trained. They stay f32 in a model that is
+/// cast to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
   Buffer mean, std;  // f32 [columns]
 

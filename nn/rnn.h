@@ -27,8 +27,7 @@ struct RecurrentOptions {
 };
 
 /// y: the last layer's outputs, [time, n, directions * hidden], or [n, time, ...] with batch_first.
-/// h, c: the states after the last step of each layer and direction, [layers * directions, n,
-/// hidden].
+/// h, c: each layer's and direction's state after its last step, [layers * directions, n, hidden].
 struct LstmOutput {
   Tensor y, h, c{};
   std::vector<Tensor> tensors() const { return {y, h, c}; }
@@ -41,8 +40,7 @@ using RnnOutput = GruOutput;
 
 /// The common part of Rnn, Lstm and Gru: the weights of every layer and direction.
 struct Recurrent : Module {
-  /// weight_ih: [gates * hidden, in], weight_hh: [gates * hidden, hidden], biases: [gates *
-  /// hidden].
+  /// weight_ih: [gates * hidden, in], weight_hh: [gates * hidden, hidden], bias: [gates * hidden].
   struct Direction {
     Parameter weight_ih, weight_hh, bias_ih{}, bias_hh{};
   };

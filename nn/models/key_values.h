@@ -41,8 +41,7 @@ Tensor appended(Tensor& kept, const Tensor& x, const Reading& reading);
 /// before it; with a window above 0, itself and the window - 1 tokens before it.
 AttentionOptions sees_what_is_before(int64_t before, int64_t count, Device device,
                                      int64_t window = 0);
-/// Throws ShapeError unless tokens are [n, l] with before + l <= room. `before`: the tokens already
-/// in the cache.
+/// Throws ShapeError unless tokens are [n, l] with before + l <= room; `before` are in the cache.
 void check_tokens(std::string_view model, const Tensor& tokens, int64_t before, int64_t room);
 /// Makes the cache ready for a pass, and returns the place of the tokens. `shape`: [any, key heads,
 /// the model's context, e]. Throws UsageError and ShapeError for a cache that does not fit, because

@@ -204,7 +204,7 @@ struct Vit final : Layer {
   std::vector<VitBlock> blocks;
   LayerNorm norm;
   Linear head;
-  /// Throws UsageError for sizes below 1, ShapeError unless patch divides image and heads divide
+  /// Throws UsageError for sizes below 1, ShapeError unless patch divides image, heads divide
   /// width.
   explicit Vit(VitOptions options = {});
   /// x: [n, channels, image, image]; the result: logits [n, classes].
