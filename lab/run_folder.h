@@ -89,7 +89,7 @@ class RunFolder {
  private:
   void read_csv_metrics(const std::function<void(const MetricsLine&)>& use);
   void note_skipped(int64_t lines, const char* file);
-  /// Adds the note that a finished run's `file` is missing, "so `what`".
+  /// Adds the note "`file` is missing, so `what`" to those of a finished run.
   void note_missing(const char* file, const char* what);
 
   std::string op_;

@@ -43,17 +43,17 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
 // is accurate enough to rank rules (HAWQ-V2, arXiv 1911.03852, ranks layers in the same way); the
 // chosen rules are then measured together.
 
-/// What a parameter that a rule rounds adds to the HessianScore of that rule.
+/// The part of a rule's HessianScore from one parameter that the rule rounds.
 struct RoundedParameter {
   ParameterTrace curvature{};
-  double squared_error = 0;  // |w - w under the base|^2, in the operation with the largest
+  double squared_error = 0;  // |w - w under the base|^2, the largest of all uses of w
 };
 /// A prediction for a rule: the sum, over the parameters that it rounds, of the Hessian's trace per
 /// element times the squared error (HAWQ-V2, arXiv 1911.03852). Half of this score estimates the
 /// change of the loss by these roundings, because errors of elements are nearly independent.
 struct HessianScore {
   double score = 0;
-  double low = 0, high = 0;  // from the ends of the traces' intervals, all at once
+  double low = 0, high = 0;  // with all traces at the ends of their intervals
   std::vector<RoundedParameter> parameters{};
 };
 
@@ -146,7 +146,7 @@ struct OnePassScore {
   double loss_change = 0;
   /// Predicts Measurement::added. Its square is the sum of
   ///   the squared error of the weights' gradients, from the replay, over |g|^2
-  /// e(y)^2 |dW of the next module|^2 / |g|^2: its input y has the relative error e(y);
+  ///   e(y)^2 |dW of the next module|^2 / |g|^2: its input y has the relative error e(y);
   ///     for the last module e(y)^2
   ///   n sum (dL/dy)^2 (dy)^2 for a mean of n losses: by the Fisher matrix, how other results bend
   ///     the gradients

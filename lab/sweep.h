@@ -14,11 +14,11 @@
 
 namespace halftone::lab {
 
-/// What a sweep varies. "quantizers.forward.scale.history=16,64,1024" is a field of the policy
-/// file, given by the names (in lists: the numbers) that lead to it; or an option of `run`: lr,
-/// steps, optimizer, schedule, from, workload. "a,b=1,2" are tied fields, which have the same value
-/// in every cell. A value is JSON; one that is not valid JSON is a text. Quote a text that looks
-/// like a number. If all fields are options of `run`, `values` has the texts without quotes.
+/// An axis of a sweep. "quantizers.forward.scale.history=16,64,1024" is a field of the policy file,
+/// given by the names (in lists: the numbers) that lead to it; or an option of `run`: lr, steps,
+/// optimizer, schedule, from, workload. "a,b=1,2" are tied fields, which have the same value in
+/// every cell. A value is JSON; one that is not valid JSON is a text. Quote a text that looks like
+/// a number. If all fields are options of `run`, `values` has the texts without quotes.
 struct Axis {
   std::string name;
   std::vector<std::string> values;

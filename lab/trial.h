@@ -63,7 +63,7 @@ struct ParameterTrace {
   autograd::TraceEstimate trace{};
 };
 
-/// What one operation computes with instead of a parameter: its cast or quantized value, or itself.
+/// The tensor that one operation uses for a parameter: its cast or quantized value, or itself.
 struct ParameterUse {
   std::string parameter;
   std::string place;  // the operation's site, and the number of its input

@@ -82,7 +82,7 @@ void train_steps(const Workload& workload, amp::Training& training, int64_t step
 // Options that change a workload's training from the command line: another rate, optimizer or
 // schedule, and the state of an earlier training to start from.
 
-/// What the command line changes. An empty field (0 for `lr`) keeps the workload's own setting.
+/// Changes from the command line. An empty field (0 for `lr`) keeps the workload's own setting.
 struct Choices {
   double lr = 0;
   std::string optimizer{};       // with the library's default options; sgd has a momentum of 0.9

@@ -142,7 +142,7 @@ class Mixup final : public Callback {
   explicit Mixup(int64_t classes, MixupOptions options = {});
   /// Blends inputs [n, ...] f32, and turns class numbers [n] into blended probabilities f32 [n,
   /// classes]. Both stay on their device. Throws what data::mixup() and one_hot() throw, and
-  /// UsageError for a label that is no class, such as the -100 of an ignored sample.
+  /// UsageError for a label that is not a class, such as the -100 of an ignored sample.
   void on_batch_start(Trainer& trainer, data::Batch& batch) override;
 
  private:

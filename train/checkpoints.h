@@ -16,7 +16,7 @@
 
 namespace halftone::train {
 
-/// The name of a link to the best checkpoint, next to it. It is no checkpoint of its own.
+/// The name of a link to the best checkpoint, next to it. It is not a checkpoint itself.
 inline constexpr const char* best_link = "best";
 
 struct FoundCheckpoint {
@@ -153,8 +153,8 @@ class TrainingDirectory {
   void save(const CheckpointState& at,
             const std::function<void(const std::filesystem::path&)>& write);
   /// Makes the link checkpoints/best point to the best checkpoint, or removes the link if there is
-  /// none. Then removes the checkpoints that the retention does not keep. On a file system without
-  /// links there is no such link.
+  /// none. Then removes the checkpoints that the retention does not keep. File systems without
+  /// links get none.
   void remove_old();
   /// Returns the path of Keeper::best(); empty if there is none.
   std::filesystem::path best() { return keeper_.best(options_.retention).value_or(""); }

@@ -83,7 +83,7 @@ class Logger {
 
 class Records {
  public:
-  /// Adds a number to the present row. Of equal names the last counts. Throws for bad names.
+  /// Adds a number to the present row. The last of equal names counts. Throws for bad names.
   void log(std::string_view name, double value, int64_t step);
   /// Returns the last logged number of a name; nullopt if there is none.
   std::optional<double> last(std::string_view name) const;

@@ -43,7 +43,7 @@ struct ProgressState {
 };
 
 /// Returns one line of at most `columns` characters: counts, fields, rate, time left, and a bar if
-/// at least 10 columns are free. What does not fit is left out: first the bar, then the rate, the
+/// at least 10 columns are free. Leaves out what does not fit: first the bar, then the rate, the
 /// time left, and fields from the last on. `color` adds escape sequences, which take no columns.
 std::string status_line(const ProgressState& state, int64_t columns, bool color);
 /// Returns the line with all parts but the bar, for files and pipes.

@@ -45,7 +45,7 @@ amp::Policy strategy_for(std::string_view precision);
 // loss. It is Lightning's training_step split into parts, so that the Trainer can apply a strategy
 // between them.
 
-/// What a metric sees of a batch after its forward pass.
+/// A batch after its forward pass, as metrics see it.
 struct Outcome {
   Tensor loss, outputs, targets;  // without gradient history
   Tensor count;                   // Task::count's result: f64 scalar

@@ -206,10 +206,10 @@ class Trainer {
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks
-  /// Ends the training after this step, or when min_steps and min_epochs are reached. Of several
-  /// reasons given before then, the first counts.
+  /// Ends the training after this step, or when min_steps and min_epochs are reached. The first of
+  /// several reasons given before then counts.
   void stop(std::string reason);
-  /// Adds a number to the record of this step. Of equal names the last counts. Throws what
+  /// Adds a number to the record of this step. The last of equal names counts. Throws what
   /// check_log_name() throws.
   void log(std::string_view name, double value);
   /// Returns the last logged number of a name. Throws UsageError, with the nearest name, if there

@@ -109,11 +109,12 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
 // halftone-lab picture: trains a small model and draws one effect of a short format.
 // docs/amp_from_the_inside.md shows the drawings.
 
-/// Returns the names of the pictures. exponents: sizes of weights, activations and gradients, with
-/// the ranges of formats. loss-scale: the shares that become 0 and infinity in f16 at each loss
-/// scale, and the accuracy. bytes: what fills the memory at the peak of each event of a step, under
-/// four strategies. updates: sizes of updates relative to the spacing of the weights. staircase:
-/// one weight over the steps, in f32, in bf16, and in bf16 with a remainder.
+/// Returns the names of the pictures:
+/// exponents: sizes of weights, activations and gradients, with the ranges of formats.
+/// loss-scale: the shares that become 0 and infinity in f16 at each loss scale, and the accuracy.
+/// bytes: what fills the memory at the peak of each event of a step, under four strategies.
+/// updates: sizes of updates relative to the spacing of the weights.
+/// staircase: one weight over the steps, in f32, in bf16, and in bf16 with a remainder.
 std::span<const std::string_view> picture_names();
 
 // halftone-lab show: what a policy does with a model, site by site.

@@ -90,7 +90,7 @@ struct ReportGroup {
   /// Returns the number `name` from the summary of each run that has it.
   std::vector<double> numbers(const std::string& name) const;
   /// Returns the same, but only from runs with a seed that all of `groups` have, so that means of
-  /// the groups can be compared. If there is no such seed, from all runs.
+  /// the groups can be compared. Without such a seed, from all runs.
   std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
                                      const std::string& name) const;
   /// Returns for each seed that both groups have (run's number - base run's) / |base run's|.
