@@ -123,7 +123,7 @@ Fit fit(const std::vector<LawRow>& rows, const FitOptions& options, std::ostream
 
 /// Returns the table of laws, the constants, and the verdict as text.
 std::string text_of(const Fit& fit, const std::vector<LawRow>& rows);
-/// Returns the same as JSON.
+/// Returns the laws, the constants, and the verdict as JSON.
 std::string json_of(const Fit& fit, const std::vector<LawRow>& rows);
 
 // The constants of a law that fit rows best.

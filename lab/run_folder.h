@@ -27,7 +27,7 @@ struct RecordedSite {
   std::vector<std::pair<std::string, std::string>> roles;  // role, quantizer
 };
 
-/// A rule with a condition that switched on or off at a site, as in switches.jsonl.
+/// The step at which a rule with a condition switched on or off at a site, as in switches.jsonl.
 struct RecordedSwitch {
   int64_t step = 0;
   std::string rule, site;  // rule: its name, or its number

@@ -32,7 +32,7 @@ std::vector<policy::ResolvedSite> sites_of(const amp::Policy& base, const Worklo
 /// name, "layer_norm -> low". Throws UsageError for unknown words and lists the known ones.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const amp::Policy& base, const Workload& workload);
-/// Returns the same rules, from `sites`, which sites_of() returned, instead of a workload.
+/// Returns the rules for `sites`, which sites_of() returned, instead of a workload.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const amp::Policy& base,
                                        const std::vector<policy::ResolvedSite>& sites);

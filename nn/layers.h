@@ -50,7 +50,7 @@ Tensor xavier_normal(const Tensor& x, double gain = 1);
 
 enum class Fan { in, out };
 struct KaimingOptions {
-  double slope = 0;  // slope of the leaky_relu that follows; PyTorch's `a`
+  double slope = 0;  // slope of the leaky_relu after the layer; PyTorch's `a`
   Fan fan = Fan::in;
   Nonlinearity nonlinearity = Nonlinearity::leaky_relu;
 };

@@ -29,7 +29,7 @@ namespace halftone::nn {
 // Copies are handles to the same data, so an assignment of one module's parameter to another ties
 // the two (`head.weight = embedding.weight`).
 
-/// A leaf that requires grad. Default-constructed it is undefined: a layer without bias.
+/// A leaf that requires grad. A default-constructed one is undefined, such as an absent bias.
 struct Parameter : Tensor {
   Parameter() = default;
   /// Shares the data of `value`, without its gradient history, and counts its bytes as

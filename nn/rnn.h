@@ -88,7 +88,7 @@ struct Gru final
     : LayerOf<GruOutput(const Tensor& x, const Tensor& h0, const Tensor& lengths), Recurrent> {
   Gru(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
       : LayerOf("Gru", 3, in, hidden_size, o) {}
-  /// Takes the arguments of Lstm's, without c0.
+  /// Takes the arguments of Lstm's operator(), without c0.
   GruOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& lengths = {}) const {
     return LayerOf::operator()(x, h0, lengths);
   }
@@ -102,7 +102,7 @@ struct Rnn final
   /// nonlinearity: "tanh" or "relu"; throws UsageError for other names.
   Rnn(int64_t in, int64_t hidden_size, RecurrentOptions o = {},
       std::string_view nonlinearity = "tanh");
-  /// Takes the arguments of Gru's.
+  /// Takes the arguments of Gru's operator().
   RnnOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& lengths = {}) const {
     return LayerOf::operator()(x, h0, lengths);
   }
@@ -155,7 +155,7 @@ struct LstmCell final
 struct GruCell final : LayerOf<Tensor(const Tensor& x, const Tensor& h), RecurrentCell> {
   GruCell(int64_t in, int64_t hidden_size, RecurrentCellOptions options = {})
       : LayerOf("GruCell", 3, in, hidden_size, options) {}
-  /// Takes the arguments of LstmCell's, without c. Returns the new state h.
+  /// Takes the arguments of LstmCell's operator(), without c. Returns the new state h.
   Tensor operator()(const Tensor& x, const Tensor& h = {}) const {
     return LayerOf::operator()(x, h);
   }

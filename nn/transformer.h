@@ -33,7 +33,7 @@ struct TransformerEncoderLayer final : Layer {
   using Layer::operator();
   /// x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return encoded(x, {}, {}); }
-  /// Does so with a mask or the causal order, and hides padded keys: see MultiheadAttention.
+  /// Computes it with a mask or in causal order, without padded keys: see MultiheadAttention.
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;
   void describe(Fields& field) override;
@@ -51,7 +51,7 @@ struct TransformerEncoder final : Layer {
   TransformerEncoder(int64_t count, int64_t width, int64_t heads,
                      TransformerEncoderLayerOptions options = {}, bool with_norm = false);
   using Layer::operator();
-  /// Takes and returns what TransformerEncoderLayer's does.
+  /// x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return encoded(x, {}, {}); }
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;

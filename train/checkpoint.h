@@ -38,7 +38,7 @@ struct TemporaryName {
   Descriptor lock;
 };
 TemporaryName make_temporary(const std::filesystem::path& path);
-/// Returns such a name with `word` in it, and makes no directory.
+/// Returns a name for a temporary directory, with `word` in it (see TemporaryName). Makes none.
 std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view word);
 bool is_temporary(const std::filesystem::path& path);
 /// Opens and locks the directory. Returns no descriptor if another process has locked it, if it is

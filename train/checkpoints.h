@@ -42,7 +42,7 @@ std::vector<DamagedCheckpoint> damaged_checkpoints(const std::filesystem::path& 
 /// Returns the step in a name of this library: "step-000000120", or "step-000000120-2" if the first
 /// name was taken. Returns nullopt for any other name.
 std::optional<int64_t> step_of_name(std::string_view name);
-/// Returns the first of these names for `step` that does not exist under the root.
+/// Returns the first such name for `step` ("step-000000120", ...) that is free under the root.
 std::filesystem::path free_name(const std::filesystem::path& root, int64_t step);
 
 /// Removes a checkpoint, also a damaged or incomplete one. Renames it first, so that a half removed

@@ -88,7 +88,7 @@ class Records {
   /// Returns the last logged number of a name; nullopt if there is none.
   std::optional<double> last(std::string_view name) const;
   std::map<std::string, double> last() const;  // of every name
-  /// Returns the same, but throws UsageError, with the nearest name, if there is none.
+  /// Returns *last(name). Throws UsageError, with the nearest name, if there is none.
   double metric(std::string_view name) const;
 
   std::vector<std::shared_ptr<Logger>> loggers{};  // outputs of the rows

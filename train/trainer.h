@@ -237,7 +237,7 @@ class Trainer {
   friend class TrainingLoop;
   explicit Trainer(std::shared_ptr<TrainingLoop> loop);
 
-  std::shared_ptr<TrainingLoop> loop_;  // fit() and its like hold it until they return
+  std::shared_ptr<TrainingLoop> loop_;  // fit(), validate(), ... hold it until they return
   bool owns_;
 };
 

@@ -89,7 +89,7 @@ struct ReportGroup {
   const ReportTensor* tensor(const std::string& site, policy::Role role) const;
   /// Returns the number `name` from the summary of each run that has it.
   std::vector<double> numbers(const std::string& name) const;
-  /// Returns the same, but only from runs with a seed that all of `groups` have, so that means of
+  /// Returns numbers(), but only from runs with a seed that all of `groups` have, so that means of
   /// the groups can be compared. Without such a seed, from all runs.
   std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
                                      const std::string& name) const;

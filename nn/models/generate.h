@@ -43,7 +43,7 @@ TokenTexts generate(const Llama& model, const TokenTexts& texts,
 /// A function that returns the logits [n, l, vocabulary] of tokens [n, l] that follow those in the
 /// cache `past`, and appends the tokens to the cache.
 using ReadTokens = std::function<Tensor(const Tensor& tokens, KeyValueCache& past)>;
-/// Does so with any function that reads tokens, such as a model in a training's precision.
+/// Continues texts by any function that reads tokens, such as a model in a training's precision.
 TokenTexts generate(const ReadTokens& read, int64_t context, Device device, const TokenTexts& texts,
                     const GenerateOptions& options = {});
 

@@ -27,7 +27,7 @@ struct GptBlock final : Layer {
     explicit Attention(const GptOptions& options);
     using Layer::operator();
     Tensor forward(const Tensor& x) const override;
-    /// Does so for x after the tokens in `past`, and appends x's keys and values to `past`.
+    /// Attends also to the tokens in `past`, and appends x's keys and values to `past`.
     Tensor operator()(const Tensor& x, KeyValues& past, const detail::Reading& reading) const;
     void describe(Fields& field) override;
   };

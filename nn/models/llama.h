@@ -90,7 +90,7 @@ struct Llama final : Layer {
   /// token's successor.
   Tensor forward(const Tensor& tokens) const override;
   /// Reads tokens that follow those in `cache`, and appends them to the cache. Returns the logits
-  /// of these tokens, as if the whole text had been read. Throws what Gpt's throws.
+  /// of these tokens, as if the whole text had been read. Throws what Gpt's operator() throws.
   Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
 
   struct Balanced {

@@ -44,9 +44,10 @@ struct ResNetOptions {
   int64_t channels = 3, classes = 1000;
   /// Channels after the stem; each stage after the first doubles them.
   int64_t width = 64;
-  /// For images of 32 x 32: the first convolution is 3 x 3 with stride 1, without max pooling.
+  /// Whether to begin with a 3 x 3 convolution of stride 1, without max pooling: for 32 x 32
+  /// images.
   bool cifar_stem = false;
-  /// The last norm of each block starts at 0, so blocks start as the identity (Goyal et al. 2017).
+  /// Whether each block's last norm starts at 0, and the block as the identity (Goyal et al. 2017).
   bool zero_init_residual = false;
 };
 
@@ -106,7 +107,7 @@ struct ResNet final : Layer {
   void describe(Fields& field) override;
 };
 
-/// As torchvision.models.resnet18, resnet34 and resnet50.
+/// Return the networks of these names in torchvision.models, with initial weights.
 ResNet resnet18(ResNetOptions options = {});
 ResNet resnet34(ResNetOptions options = {});
 ResNet resnet50(ResNetOptions options = {});
