@@ -97,7 +97,7 @@ struct FittedLaw {
 /// Another law, compared with the chosen one.
 struct Rival {
   std::string name;
-  /// (chosen - rival) / rival, of the laws' mean squared errors of left-out runs.
+  /// (chosen - rival) / rival of their mean squared errors on left-out runs; below 0: chosen wins.
   double difference = 0;
   Range range{};
   /// The power: of data sets simulated with the chosen law, its constants and its error, the share

@@ -213,7 +213,7 @@ struct Menu {
 Menu menu_of(const Trial& trial, const amp::Policy& base, const Workload& example,
              const std::vector<std::string>& formats);
 
-/// Returns each entry of the menu as a candidate, measured alone as sensitivity() does.
+/// Returns each rule of the menu as a candidate, measured alone as sensitivity() does.
 std::vector<Candidate> measured_alone(const Trial& trial, const amp::Policy& base, const Menu& menu,
                                       std::ostream& progress);
 

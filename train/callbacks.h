@@ -280,7 +280,7 @@ class WeightAverage final : public Callback {
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override;
 
-  /// Returns over how many steps the weights have been averaged.
+  /// Returns how many times the averages have been updated.
   int64_t updates() const { return updates_; }
   /// Returns the averages in the order of the optimizer's parameters; empty before the first
   /// update.

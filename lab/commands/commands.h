@@ -251,8 +251,8 @@ struct Exhaustive {
   int64_t compared = 0, different = 0;
   std::string first{};  // describes the first difference
 };
-/// Rounds every float whose bits are in [first, last) to a format of at most 8 bits, in both ways,
-/// and compares. Throws UsageError for a longer format.
+/// Rounds every float whose bits are in [first, last) by quantize() and by found_by_search(), and
+/// compares. Throws UsageError for a format of more than 8 bits.
 Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
                        Saturation saturation = Saturation::none, uint64_t first = 0,
                        uint64_t last = uint64_t(1) << 32);
