@@ -15,8 +15,8 @@ namespace halftone::lab::html {
 // Pieces of a page as text: escaping, tables. The output is both HTML and well-formed
 // XML, and no text from a file becomes markup.
 
-/// The first character of a text and its number of bytes. A byte that does not begin a character
-/// gives U+FFFD and 1.
+/// A Unicode character and its number of bytes in UTF-8. For a byte that does not begin a valid
+/// character: U+FFFD and 1.
 struct Character {
   uint32_t code = 0xFFFD;
   std::size_t bytes = 1;
@@ -30,7 +30,7 @@ std::string escaped(std::string_view text);
 /// Returns the text if it has up to `most` characters. Otherwise returns its beginning and end with
 /// an ellipsis between them, `most` characters in all.
 std::string shortened(std::string_view text, std::size_t most);
-/// The same, escaped.
+/// Returns escaped(shortened(text, most)).
 std::string brief(std::string_view text, std::size_t most);
 
 /// Returns <tag attributes>content</tag>; attributes and content must be markup already.
@@ -59,13 +59,13 @@ class Table {
 
 namespace halftone::lab::svg {
 
-/// Styles of curves and bars; after them, backgrounds of maps from nothing to bad.
+/// The numbers of styles of curves and bars, and of the backgrounds of maps, from nothing to bad.
 inline constexpr int curve_styles = 10, map_levels = 9;
 
 inline constexpr double automatic = std::numeric_limits<double>::quiet_NaN();
 
-/// A point, and an interval around y. Points with intervals in a row make a band; a point that is
-/// alone has a whisker.
+/// A point of a curve, with an interval around y if low and high are set. Intervals of neighboring
+/// points make a band; that of a single point is drawn as a whisker.
 struct Point {
   double x = 0, y = 0;  // not finite: a gap
   double low = automatic, high = automatic;
@@ -77,26 +77,26 @@ struct Axis {
   double low = automatic, high = automatic;  // automatic: from the drawn numbers
 };
 
-/// `style` selects the color, dashes and shape. Entries with the same style and name share a line
-/// of the legend; an empty name has none.
+/// A curve of a plot. `style` selects the color, dashes and shape. Curves with the same style and
+/// name share a line of the legend; an empty name has no line there.
 struct Curve {
   std::string name;
   std::vector<Point> points;
   int style = 0;
-  bool staircase = false;  // level from each point to the next
+  bool staircase = false;  // horizontal from each point to the next
   bool shapes = true;
   bool wide = false;    // a wide pale line, on which another curve can be seen
   bool filled = false;  // the area below the staircase
 };
 
-/// A bar above the plot, from low to high; fainter from `faint_low` to low. Shows a format's range,
-/// or steps. Ranges in a row with one name share a line.
+/// A bar above the plot, from low to high, and fainter from faint_low to low. It shows a format's
+/// range, or a range of steps. Neighboring ranges with the same name share a line.
 struct Range {
   std::string name;
   double low = 0, high = 0, faint_low = automatic;
 };
 
-/// A straight line over the whole plot.
+/// A straight line through the whole plot at x (vertical) or y = `at`.
 struct Rule {
   std::string name;
   double at = 0;
@@ -112,8 +112,8 @@ struct Plot {
   int width = 480, height = 260;  // without the space that ranges and the legend add
 };
 
-/// A horizontal bar whose pieces are the parts of a sum. A piece shows its label and its number if
-/// it has room.
+/// A horizontal bar whose pieces are the parts of a sum. A piece with enough room shows its label
+/// and its number.
 struct Bar {
   std::string name;
   std::vector<double> parts;
@@ -125,7 +125,7 @@ struct Bars {
   int width = 480;
 };
 
-/// An interval around its middle; a half width that is not finite shows the middle alone.
+/// A row of a Forest: an interval around its middle, or the middle alone if `half` is not finite.
 struct ForestRow {
   std::string name;
   double middle = 0, half = automatic;
@@ -137,12 +137,13 @@ struct Forest {
   int width = 480;
 };
 
-/// Numbers in rows and columns, on nine backgrounds; neighboring columns of one group share a head.
+/// A number of a Map (a table of numbers with colored backgrounds).
 struct Cell {
-  double value = automatic;  // of the CSV
+  double value = automatic;  // for the CSV
   std::string text{}, title{};
   double strength = -1;  // 0 to 1; below 0: no background
 };
+/// Cells in rows and columns. Neighboring columns of one group share a head.
 struct Map {
   std::string title;
   std::vector<std::pair<std::string, std::string>> columns;  // group, head
@@ -152,11 +153,12 @@ struct Map {
 
 using Picture = std::variant<Plot, Bars, Forest, Map>;
 
-/// A path or a text of a drawing, in pixels.
+/// A command of a path, as in SVG, and its point in pixels.
 struct Step {
   char kind;  // M, L, Z; O: a disc of the mark's radius
   double x = 0, y = 0;
 };
+/// A path or a text of a drawing.
 struct Mark {
   std::string_view look;  // the name of a look in draw.cpp
   int style = 0;
@@ -173,15 +175,16 @@ struct Drawing {
   std::vector<Mark> marks{};
 };
 Drawing drawing_of(const Picture& picture);
-/// Returns the mark of a style, as legends show it.
+/// Returns a drawing of a style's mark, as legends show it.
 Drawing sample_of(int style);
 /// Returns pictures in a grid `width` pixels wide, with two columns if there are more than three.
 Drawing grid_of(const std::vector<Picture>& pictures, int width);
 
-/// page: part of a page, which has styles(). file: a file with both schemes. light, dark: a file
-/// with one, for programs that know no style sheets.
+/// Where a drawing goes. page: into a page that has styles(). file: into a file with the colors of
+/// the light and the dark scheme. light, dark: into a file with one, for programs without style
+/// sheets.
 enum class Place { page, file, light, dark };
-/// Returns the drawing as SVG, `millimetres` wide; 0: in pixels.
+/// Returns the drawing as SVG, `millimetres` wide; 0: of its width in pixels.
 std::string svg_of(const Drawing& drawing, Place place, double millimetres = 0);
 /// Returns a PDF of one page with vector graphics and text in Helvetica, which it does not contain.
 std::string pdf_of(const Drawing& drawing, bool dark, double millimetres);
@@ -194,8 +197,8 @@ inline std::string draw(const Picture& picture, Place place = Place::page) {
 /// Returns the CSS rules that drawings of a page need: the colors of both schemes.
 std::string styles();
 
-/// Returns the positions of an axis's marks: about `wanted` steps of 1, 2 or 5 times a power of
-/// ten. A logarithmic axis gets powers of ten, and also 2 and 5 times them if there are few.
+/// Returns the positions of an axis's marks: about `wanted` marks, in steps of 1, 2 or 5 times a
+/// power of ten. A logarithmic axis gets powers of ten, if few, also 2 and 5 times them.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
 /// Returns the width of a text in Helvetica, in pixels.
 double width_of(std::string_view text, double size);
@@ -215,14 +218,13 @@ inline constexpr std::string_view shown_formats[] = {"f16", "bf16", "e4m3", "e5m
 svg::Range range_of_format(std::string_view format);
 std::vector<svg::Range> ranges_of_formats();
 
-/// Returns a staircase in percent of the sum of `counts`. counts[0] is for [lowest, lowest + 1).
-/// The curve starts at the first bin that has at least the share `visible` of the sum, and ends at
-/// the last one. It has no points if the sum is 0.
+/// Returns a histogram as a staircase, in percent of the sum of `counts`. counts[i] is for [lowest
+/// + i, lowest + i + 1). The curve begins at the first and ends at the last bin with at least the
+/// share `visible` of the sum. It has no points if the sum is 0.
 svg::Curve distribution(std::string name, std::span<const double> counts, int lowest, int style,
                         double visible = 0);
 
-/// The parts of a training's memory in drawings and tables, with the same colors everywhere. The
-/// data set is not a part.
+/// A part of a training's memory, with the same color in all drawings and tables.
 struct MemoryPart {
   const char *name, *label;
   std::vector<std::string_view> uses;  // as name(MemoryUse) writes them

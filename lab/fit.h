@@ -14,10 +14,10 @@
 
 namespace halftone::lab {
 
-/// Mean of the formats of one role over a model's products, weighted by their floating-point
-/// operations. Unrounded operands count as their dtype.
+/// The mean format of one role (weight, input or grad_output) over a model's products, weighted by
+/// their floating-point operations. An operand that is not rounded counts as its dtype.
 struct OperandFormat {
-  double bits = 32;      // of an element, with its share of a block's scale
+  double bits = 32;      // per element, including its share of a block's scale
   double exponent = 8;   // bits of the exponent; 0 for integers and tables
   double fraction = 23;  // bits of the fraction
   double block = 1;      // elements that share a scale; 1: no scale, or one of the tensor
@@ -28,36 +28,37 @@ inline constexpr std::size_t operand_roles = 3;
 inline constexpr std::array<std::string_view, operand_roles> operand_role_names{"weight", "input",
                                                                                 "grad_output"};
 
-/// Returns the formats of a session's roles, after at least one pass. A product without a parameter
-/// has two inputs. A gradient without a quantizer has the dtype of the result. A model without
-/// products counts as f32.
+/// Returns the mean format of each role, in the order of operand_role_names. The session must have
+/// run a pass. A product without a parameter has two inputs. A gradient without a quantizer has the
+/// dtype of the result. For a model without products, returns f32.
 std::array<OperandFormat, operand_roles> operand_formats(const policy::Session& session);
 
 // Laws of the loss: what a training ends with, as a function of the model's parameters, the tokens
 // it reads, and the numbers that its products multiply.
 
-/// One training.
+/// One training: its size, its final loss, and the formats of its products.
 struct LawRow {
   double parameters = 0, tokens = 0, loss = 0;
   std::array<OperandFormat, operand_roles> operands{};
 };
 
-/// A law over some rows. Parameters and tokens count relative to their geometric means N0 and D0,
-/// so that the constants A and B are the two terms of the loss there.
+/// A formula that predicts the loss of a row from constants. Parameters and tokens are divided by
+/// their geometric means over the rows, N0 and D0, so A and B are two terms of the loss at N0 and
+/// D0.
 struct Law {
   std::string name, formula, source;
   std::vector<std::string> names;  // of its constants, all positive
   std::vector<double> start;       // where a fit begins
-  /// The loss of a row.
+  /// Returns the loss that the law predicts for a row.
   std::function<double(std::span<const double> constants, const LawRow& row)> loss;
 };
 
-/// Returns "tokens", "additive", "precision", "format": the number of laws that can be compared.
+/// Returns the names of the laws that can be compared: "tokens", "additive", "precision", "format".
 std::span<const std::string_view> law_names();
-/// Returns the numbers of the roles whose bits differ between rows.
+/// Returns the indices (in operand_role_names) of the roles whose bits differ between rows.
 std::vector<std::size_t> varied_roles(std::span<const LawRow> rows);
 
-/// Returns a law for these rows; its constants of bits are those of varied_roles().
+/// Returns a law for these rows. The formulas use the bits of varied_roles() only.
 ///   tokens     A (N/N0)^-alpha + B (D/D0)^-beta + E (Hoffmann et al. 2022, arXiv 2203.15556)
 ///   precision  the same with N f, f = product over roles of 1 - exp(-P / gamma), P bits (Kumar et
 ///              al. 2024, arXiv 2411.04330)
@@ -93,14 +94,14 @@ struct FittedLaw {
   std::vector<double> held_errors{};  // for each cell the mean square error of its left-out runs
 };
 
-/// A comparison of the chosen law with another one.
+/// Another law, compared with the chosen one.
 struct Rival {
   std::string name;
-  /// Mean squared error of left-out runs, the chosen law's minus the rival's, over the rival's.
+  /// (chosen - rival) / rival of their mean squared errors on left-out runs; below 0: chosen wins.
   double difference = 0;
   Range range{};
-  /// The share of data sets, drawn from the chosen law with its constants and its error, in which
-  /// the chosen law is found better; NaN without simulations.
+  /// The power: of data sets simulated with the chosen law, its constants and its error, the share
+  /// in which the chosen law is found better. NaN without simulations.
   double power = 0;
 };
 
@@ -120,9 +121,9 @@ struct Fit {
 /// two runs for each constant.
 Fit fit(const std::vector<LawRow>& rows, const FitOptions& options, std::ostream& progress);
 
-/// Writes the table of laws, the constants, and the verdict.
+/// Returns the table of laws, the constants, and the verdict as text.
 std::string text_of(const Fit& fit, const std::vector<LawRow>& rows);
-/// Returns them as JSON.
+/// Returns the laws, the constants, and the verdict as JSON.
 std::string json_of(const Fit& fit, const std::vector<LawRow>& rows);
 
 // The constants of a law that fit rows best.

@@ -22,35 +22,34 @@ namespace halftone::lab {
 /// The version of the library: "1.0.0".
 std::string version();
 
-/// The commit that this library was built from, with "-dirty" if files had changed since; "" if git
-/// did not know it.
+/// The commit that this library was built from, with "-dirty" if files differed from it; "" if
+/// unknown.
 extern const char* const built_from_commit;
 
-/// Hashes the samples of a dataset as Dataset::batch() gives them, before random transforms. Takes
-/// all samples, or 65,536 evenly spread ones if there are more. Returns 16 hexadecimal digits.
+/// Returns 16 hexadecimal digits: the hash of a dataset's samples as Dataset::batch() gives them,
+/// before random transforms. Takes all samples, or 65,536 evenly spread ones.
 std::string hash_of(const data::Dataset& dataset);
-/// Hashes names and tensors.
+/// Returns a hash of the names and tensors: 16 hexadecimal digits.
 std::string hash_of(const optim::NamedTensors& state);
 
-/// Sets optimizer, schedule, clipping, batch and data, as before the first step; `optimizer` must
-/// have its initial options.
+/// Sets the summary's optimizer, schedule, clipping, batch and data. Call it before the first step:
+/// `optimizer` must have its initial options.
 void identify_training(Summary& summary, const Workload& workload, const Choices& choices,
                        const optim::Optimizer& optimizer, const data::DataLoader& train,
                        const data::DataLoader* validation, int64_t steps);
-/// Sets version, commit, compiler, backend, kernels, threads and processor of this process.
+/// Sets the summary's version, commit, compiler, backend, kernels, threads and processor.
 void identify_place(Summary& summary);
 
-/// Lists the fields in which two identities differ, each as "threads: 2 there, 1 here".
+/// Returns the fields in which two identities differ, each as "threads: 2 there, 1 here".
 std::vector<std::string> differences(const Json& there, const Json& here);
 
 // A note if a policy runs on a model that it was not made for.
 
-/// Writes a line if the policy's "for" names models and the workload's model is not among them or
-/// has no name.
+/// Writes a line to `out` if the policy's "for" names models, but not the workload's model.
 void note_other_model(std::ostream& out, const amp::Policy& policy, const std::string& workload,
                       const std::vector<NamedWorkload>& own);
 
-/// Writes a line if the workload trains on noise, where losses of policies say little.
+/// Writes a line to `out` if the workload trains on noise: then losses of policies say little.
 void note_noise(std::ostream& out, const std::string& workload,
                 const std::vector<NamedWorkload>& own);
 
@@ -60,29 +59,30 @@ void note_noise(std::ostream& out, const std::string& workload,
 struct RecordedRun {
   Study study{};  // the run's policy and seed; writes nothing
   Summary said{};
-  Json summary{};  // the file, with entries of later programs
+  Json summary{};  // summary.json, also with unknown entries
 };
 /// Reads a run folder. Throws FormatError "[op] FILE: problem. Remedy." for content that no run
 /// writes, and if the policy file does not match the summary.
 RecordedRun read_run(std::string_view op, const std::filesystem::path& folder);
 
 /// Returns the results of a finished run, without telemetry; nullopt if the folder has no summary.
-/// Throws FormatError in the name of `op`.
+/// Throws FormatError "[op] ..." for a damaged one.
 std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
                                       const std::string& policy, uint64_t seed);
 
 /// Checks the folder of a finished run: every field of summary.json, the hash of policy.json, and
 /// that resolved.json, metrics.jsonl and (if the run had a probe) probe.jsonl exist. Reads no
-/// weights. Throws FormatError in the name of `op`.
+/// weights. Throws FormatError "[op] ...".
 void require_finished_run(std::string_view op, const std::filesystem::path& folder);
 
-/// Adds what the probe of a finished run measured: its worst tensors and its lost updates. Changes
-/// nothing without probe.jsonl. Returns notes about lines that could not be read.
+/// Adds to `run` what the probe of a finished run measured: its worst tensors and its lost updates.
+/// Changes nothing without probe.jsonl. Returns notes about lines that could not be read.
 std::vector<std::string> add_telemetry(std::string_view op, const std::filesystem::path& folder,
                                        RunResult& run);
 
-/// Writes the settings that all runs of a folder share to `file`, or compares them with those that
-/// are there. Throws UsageError in the name of `op` for others, and for text that is not UTF-8.
+/// Writes the settings that all runs of a folder share to `file`. If the file exists, compares the
+/// two instead. Throws UsageError if they differ or are not UTF-8, FormatError for a damaged file,
+/// both as "[op] ...".
 void require_same_settings(std::string_view op, const std::filesystem::path& file,
                            const Json& settings);
 

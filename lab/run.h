@@ -38,34 +38,34 @@ struct Setup {
   int64_t steps = 300;
   Choices choices{};
   int64_t probe = 0;       // telemetry every n steps; 0: none
-  int64_t probe_from = 0;  // its first step: delayed scales need one to begin
+  int64_t probe_from = 0;  // first step with telemetry: delayed scales need a step to begin
   int64_t trace = 0;       // hashes of all tensors every n steps, for `diff`; 0: none
 };
 
 struct Cell {
-  std::string name{};  // label_of() the policy, in folders, tables and records
+  std::string name{};  // label_of(policy), for folders, tables and records
   amp::Policy policy{};
   Setup setup{};
 };
 
-/// Returns a policy's name, followed by its hash if another one of the list has the same name.
+/// Returns a policy's name, followed by its hash if another policy in `all` has the same name.
 std::string label_of(const amp::Policy& policy, std::span<const amp::Policy> all);
 
-/// Returns a cell for each policy: a file, a strategy or a shipped one. Throws UsageError if one is
-/// given twice, and what reading them throws.
+/// Returns a cell for each policy: a file, or the name of a strategy or a shipped policy. Throws
+/// UsageError if one is given twice, and what reading it throws.
 std::vector<Cell> read_cells(const std::vector<std::string>& policies, const Setup& setup);
 
-/// Runs one batch forward and backward under the cell's rules, if it has any. Throws what the first
-/// step would throw, such as UsageError for a rule that matches nothing in the model: before the
-/// first training of a series, not in the middle of it.
+/// If the cell's policy has rules, runs one batch forward and backward under them. Throws what the
+/// first step would throw, such as UsageError for a rule that matches nothing in the model. Call it
+/// before a series of trainings, so that none fails in the middle.
 void require_fit(const Cell& cell, const std::vector<NamedWorkload>& own);
 
 struct Study {
   std::vector<Cell> cells{};
   std::vector<uint64_t> seeds{0};
   std::filesystem::path out{};  // a folder per run; empty: no files
-  bool set_aside = false;       // moves the files of an unfinished run in the folder to old-1/
-  /// Called after each run, finished ones included.
+  bool set_aside = false;       // moves files of an unfinished run to old-1/ in its folder
+  /// Called with the result of each run, also of one that was finished before and is only read.
   std::function<void(const RunResult&)> after{};
 };
 
@@ -77,11 +77,11 @@ struct Job {
   std::size_t order = 0;  // of the cell in the study
 };
 
-/// Returns the cell's job. Its folder is that of run_name() in `out`.
+/// Returns the job of training the cell from `seed`, with the folder run_name() in `out`.
 Job job_of(const Cell& cell, uint64_t seed, const std::filesystem::path& out);
 
-/// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
-/// probe.jsonl, switches.jsonl, summary.json (docs/telemetry.md).
+/// The results of one training. Its folder, if it has one, holds policy.json, resolved.json,
+/// metrics.jsonl, probe.jsonl, switches.jsonl, summary.json (docs/telemetry.md).
 struct RunResult {
   std::string policy{};
   uint64_t seed = 0;
@@ -100,36 +100,36 @@ struct RunResult {
 };
 
 /// Runs all trainings one after the other, except those that are finished in `out`; all folders are
-/// checked before the first. Reports each to `progress`. After a signal it returns what is
-/// finished, with fewer results than cells times seeds. The run's seed changes the random
-/// numbers of stochastic rounding: the policy's seed plus a multiple of the run's. Throws what
-/// policies, workloads and the Trainer throw. Throws UsageError for a folder with a run of other
-/// settings, or with files of an unfinished run (unless `set_aside` is true).
+/// checked before the first. Writes a line for each to `progress`. After a signal, returns the
+/// results so far, fewer than cells times seeds. Stochastic rounding draws from the policy's seed
+/// plus a multiple of the run's. Throws what policies, workloads and the Trainer throw. Throws
+/// UsageError for a folder with a run of other settings, or with files of an unfinished run (unless
+/// `set_aside` is true).
 std::vector<RunResult> run(const Study& study, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 
-/// Jobs in processes of this program, which share its threads. A crash of one does not end the
-/// others; all end with this program, also when it is killed. A process reads its job from a file
-/// next to its log.
+/// Runs jobs in new processes of this program, which share its number of threads. A crash of one
+/// does not end the others. All end with this program, also when it is killed. A process reads its
+/// job from a file next to its log.
 class Jobs {
  public:
-  /// At most `at_once` processes at a time. Errors are in the name of `op`.
+  /// At most `at_once` processes run at a time. Errors are "[op] ...".
   Jobs(std::string_view op, int at_once) : op_(op), at_once_(at_once) {}
-  /// Ends what still runs.
+  /// Ends the processes that still run.
   ~Jobs();
   Jobs(const Jobs&) = delete;
   Jobs& operator=(const Jobs&) = delete;
 
-  /// Adds a job that writes a folder. log: its output goes there, and the job to the same name with
-  /// ".json". Returns its number, from 0.
+  /// Adds a job, which must have a folder. `log`: the file for its output; the job itself goes to a
+  /// file of this name with ".json". Returns its number, from 0.
   std::size_t add(Job job, std::filesystem::path log);
   struct Ended {
     std::size_t number;
     std::optional<RunResult> result;  // absent: it failed
     std::string problem;              // the last line of its log
   };
-  /// Starts jobs and waits until one ends. nullopt after `seconds`, if a signal asks this program
-  /// to stop, and if all have ended. Throws UsageError if the system starts no process.
+  /// Starts jobs, waits until one ends, and returns it. Returns nullopt after `seconds`, if a
+  /// signal asks this program to stop, and if all have ended. Throws UsageError if none can start.
   std::optional<Ended> next(double seconds = 1e9);
   /// Returns how many jobs have not ended.
   std::size_t left() const { return waiting_.size() + running_.size(); }
@@ -151,7 +151,7 @@ class Jobs {
   std::map<pid_t, std::size_t> running_{};
 };
 
-/// The command of such a process: `halftone-lab job FILE`, which --help does not list.
+/// The command of a process of Jobs: `halftone-lab job FILE`, which --help does not list.
 inline constexpr std::string_view job_command = "job";
 /// Runs the job of a file. Returns the exit code.
 int run_job(const std::filesystem::path& file, const std::vector<NamedWorkload>& own);
@@ -160,7 +160,7 @@ int run_job(const std::filesystem::path& file, const std::vector<NamedWorkload>&
 /// nothing.
 void end_with_parent();
 
-/// "about 3 min left"
+/// Returns a text such as "about 3 min left".
 std::string time_left(double seconds);
 
 /// Returns the entries of a setup, for sweep.json and gate.json.
@@ -169,7 +169,7 @@ Json json_of(const Setup& setup);
 /// Returns a line per policy: the mean loss over the seeds; its difference from the first policy,
 /// paired by seed, with a 95 % interval (Student's t); the time; and the worst sites.
 std::string table_of(const std::vector<RunResult>& runs);
-/// Returns a line for each policy whose seeds are too few to tell a difference of 0.5 %.
+/// Returns a line for each policy with too few seeds to detect a difference of 0.5 %.
 std::string remarks_on(const std::vector<RunResult>& runs);
 /// Returns {"format": 1, "runs": [the content of each summary.json]}.
 std::string json_of(const std::vector<RunResult>& runs);

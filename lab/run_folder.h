@@ -21,13 +21,13 @@ namespace halftone::lab {
 /// The numbers of one line of metrics by name, including "step".
 using MetricsLine = std::map<std::string, double>;
 
-/// The treatment of one site, as in resolved.json.
+/// How a policy treats one site (an operation of the model), as in resolved.json.
 struct RecordedSite {
   std::string site, computes_in;
   std::vector<std::pair<std::string, std::string>> roles;  // role, quantizer
 };
 
-/// A change of a rule with a condition at a site, as in switches.jsonl.
+/// The step at which a rule with a condition switched on or off at a site, as in switches.jsonl.
 struct RecordedSwitch {
   int64_t step = 0;
   std::string rule, site;  // rule: its name, or its number
@@ -36,7 +36,7 @@ struct RecordedSwitch {
 
 /// The place of a run in a sweep, as in cell.json.
 struct SweepCell {
-  std::string policy{};                         // the one that the sweep varies
+  std::string policy{};                         // the policy that the sweep varies
   std::map<std::string, std::string> values{};  // as typed, by the short name of the axis
 };
 
@@ -47,13 +47,13 @@ struct RunSummary {
   std::vector<std::pair<std::string, double>> bytes_at_peak;
 };
 
-/// A run folder, or a file of another program with columns step and loss.
+/// A run on disk: a run folder, or a file of another program with columns step and loss.
 class RunFolder {
  public:
-  /// Throws FormatError, in the name of `op`, if the path is neither.
+  /// Throws FormatError "[op] ..." if the path is neither of these.
   RunFolder(std::string_view op, std::filesystem::path path);
 
-  /// Returns whether a folder has any of a run's files.
+  /// Returns whether a folder has at least one of a run's files.
   static bool is_run(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
@@ -61,35 +61,35 @@ class RunFolder {
   std::string name() const;
   bool is_file() const { return is_file_; }
   bool has(const char* file) const;
-  /// The records of searches: its files named "search.json" and "x.search.json", by name.
+  /// Returns the folder's files of searches, "search.json" and "x.search.json", by name.
   std::vector<std::filesystem::path> searches() const;
   /// Returns false for a folder that has only a comparison or a search.
   bool was_trained() const;
 
-  /// Returns nullopt without summary.json. Throws FormatError for invalid JSON, and for fields that
-  /// are missing or wrong (see read_summary()).
+  /// Reads summary.json; returns nullopt if there is none. Throws FormatError for invalid JSON, and
+  /// for fields that are missing or wrong (see read_summary()).
   std::optional<RunSummary> summary() const;
   /// Throws FormatError if policy.json has another hash than the run's policy, or if summary.json
   /// is damaged. Notes a missing policy.json. Does nothing without summary.json.
   void require_own_policy();
   /// Calls `use` with each line that has a step, in the file's order.
   void each_metrics_line(const std::function<void(const MetricsLine&)>& use);
-  /// Calls one of the functions with each line of probe.jsonl.
+  /// Calls `survey` or `update`, by its kind, with each line of probe.jsonl.
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
   std::vector<RecordedSite> resolved();
-  /// Returns nothing for a run without such rules.
+  /// Returns the lines of switches.jsonl; none for a run without rules that have a condition.
   std::vector<RecordedSwitch> switches();
   /// Returns a cell without values for a run that no sweep trained.
   SweepCell cell() const;
 
-  /// Says in words what was skipped, and which files a finished run lacks.
+  /// Returns sentences: what was skipped so far, and which files a finished run lacks.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
   void read_csv_metrics(const std::function<void(const MetricsLine&)>& use);
   void note_skipped(int64_t lines, const char* file);
-  /// Notes that a finished run is without a file; `what` follows from it.
+  /// Adds the note "`file` is missing, so `what`" to those of a finished run.
   void note_missing(const char* file, const char* what);
 
   std::string op_;
@@ -98,14 +98,14 @@ class RunFolder {
   std::vector<std::string> notes_{};
 };
 
-/// Returns the finite number that the whole text is; otherwise nullopt.
+/// Returns the number if the whole text is one and it is finite; otherwise nullopt.
 std::optional<double> number_of(std::string_view text);
 
-/// Returns the run at each path, or all runs in it, in the order of the policies of the command
-/// that trained them, then by name. A run that several paths lead to is read once. Notes a folder
-/// without runs (a sweep has such folders next to its runs). Throws FormatError for other paths
-/// that are not runs, if no run is left, and for a run whose summary.json or policy.json is
-/// damaged.
+/// Returns the run at each path. For a folder of runs, returns all its runs: in the order that the
+/// policies had in the command that trained them, then by name. A run that several paths lead to is
+/// read once. Adds a note for a folder without runs (a sweep has such folders). Throws FormatError
+/// for other paths that are not runs, if no run is left, and for a run whose summary.json or
+/// policy.json is damaged.
 std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes);
@@ -116,7 +116,7 @@ std::vector<RunFolder> run_folders(std::string_view op,
 [[noreturn]] void refuse_file(std::string_view op, const std::filesystem::path& file,
                               std::string_view problem);
 
-/// Calls `read`. Throws each Error of it as a FormatError "[op] FILE: message. Remedy."
+/// Returns read(). Turns an Error that it throws into a FormatError "[op] FILE: message. Remedy."
 template <class Read>
 auto of_file(std::string_view op, const std::filesystem::path& file, const Read& read) {
   try {
@@ -132,7 +132,7 @@ auto of_file(std::string_view op, const std::filesystem::path& file, const Read&
 JsonValue wanted(const JsonValue& object, std::string_view key);
 
 /// Checks that the hash of policy.json in `folder` is `policy_hash`, which summary.json has. Throws
-/// FormatError in the name of `op` if it differs, or if the file is not a policy.
+/// FormatError "[op] ..." if the hash differs, or if the file is not a policy.
 void require_policy(std::string_view op, const std::filesystem::path& folder,
                     std::string_view policy_hash);
 

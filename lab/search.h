@@ -26,13 +26,13 @@ std::vector<policy::ResolvedSite> sites_of(const amp::Policy& base, const Worklo
 ///   modules  one for each module that runs operations
 ///   roles    one for each kind of product and role (only quantizers)
 ///   x.json   the rules of a policy file
-/// `to` is the dtype or grid that the rules request: a word of "compute" (low, bf16, f16, f32), or
-/// a format or quantizer (e4m3, mxfp8) for the operands and gradients of products. If the base has
-/// no autocast, results return to f32, because no region casts the next operands. Each rule has a
+/// `to` is what the rules request: a word of "compute" in policy files (low, bf16, f16, f32), or a
+/// format or quantizer (e4m3, mxfp8) for the operands and gradients of products. If the base has no
+/// autocast, results return to f32, because nothing else casts the next operands. Each rule has a
 /// name, "layer_norm -> low". Throws UsageError for unknown words and lists the known ones.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const amp::Policy& base, const Workload& workload);
-/// The same for sites that are known.
+/// Returns the rules for `sites`, which sites_of() returned, instead of a workload.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const amp::Policy& base,
                                        const std::vector<policy::ResolvedSite>& sites);
@@ -43,21 +43,21 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
 // is accurate enough to rank rules (HAWQ-V2, arXiv 1911.03852, ranks layers in the same way); the
 // chosen rules are then measured together.
 
-/// A parameter that a rule rounds, in the score of that rule.
+/// The part of a rule's HessianScore from one parameter that the rule rounds.
 struct RoundedParameter {
   ParameterTrace curvature{};
-  double squared_error = 0;  // |w - w of the base|^2, of the use that differs most
+  double squared_error = 0;  // |w - w under the base|^2, the largest of all uses of w
 };
-/// The Hessian's prediction for a rule: the sum over the parameters that it rounds of the trace per
-/// element times the squared error (HAWQ-V2, arXiv 1911.03852). Half of it estimates the change of
-/// the loss by these roundings alone, as errors of elements are nearly independent.
+/// A prediction for a rule: the sum, over the parameters that it rounds, of the Hessian's trace per
+/// element times the squared error (HAWQ-V2, arXiv 1911.03852). Half of this score estimates the
+/// change of the loss by these roundings, because errors of elements are nearly independent.
 struct HessianScore {
   double score = 0;
-  double low = 0, high = 0;  // from the traces' intervals, as if all erred in the same direction
+  double low = 0, high = 0;  // with all traces at the ends of their intervals
   std::vector<RoundedParameter> parameters{};
 };
 
-/// One rule on top of a base.
+/// A rule that a search may add to a base policy, and what it does when it is added alone.
 struct Candidate {
   policy::Rule rule{};
   Measurement measured{};
@@ -65,20 +65,21 @@ struct Candidate {
   std::optional<HessianScore> hessian{};  // nullopt: not asked for, or it rounds no parameter
 };
 
-/// Measures each rule of a space alone on top of `base`, which must be the trial's base. Reports
-/// each to `progress`.
+/// Measures each rule of a space alone on top of `base`, which must be the trial's base
+/// (Trial::set_base). Writes a line for each to `progress`.
 std::vector<Candidate> sensitivity(const Trial& trial, const amp::Policy& base,
                                    const std::vector<policy::Rule>& space, std::ostream& progress);
 
-/// Gives a score to each candidate that runs and changes the values of a parameter, from `probes`
-/// products with the Hessian per batch. Rules for activations and gradients alone get none.
+/// Sets `hessian` of each candidate that runs and changes the values of a parameter, from `probes`
+/// products with the Hessian per batch. Rules for activations and gradients alone get no score.
 void add_hessian_scores(const Trial& trial, const amp::Policy& base,
                         std::vector<Candidate>& candidates, int64_t probes);
 
-/// How well the scores rank the candidates that have one, against one measurement of each.
+/// How well the Hessian's scores rank the candidates that have one: Spearman's rank correlation
+/// with Measurement::added (of_gradients) and loss_moved (of_loss); NaN below two candidates.
 struct HessianCheck {
   std::size_t scored = 0;
-  double of_gradients = 0, of_loss = 0;  // Spearman's rank correlations; NaN below two ranks
+  double of_gradients = 0, of_loss = 0;  // the rank correlations
 };
 HessianCheck check_hessian_scores(const std::vector<Candidate>& candidates);
 
@@ -89,10 +90,10 @@ double cost_of(const Measurement& measured, Objective objective);
 
 struct SearchOptions {
   Objective objective = Objective::bytes;
-  double budget = 0.02;  // limit of Measurement::added
+  double budget = 0.02;  // the largest Measurement::added that is allowed
 };
 
-/// The first n rules in the order of gain per squared error.
+/// The base with the n rules that gain most per squared error, measured together.
 struct FrontierPoint {
   std::vector<std::string> names{};
   double predicted = 0;  // sqrt(sum of the squares of the rules' `added`)
@@ -101,23 +102,23 @@ struct FrontierPoint {
 
 struct Found {
   Measurement base{}, measured{};
-  double predicted = 0;  // of measured.added
+  double predicted = 0;  // predicts measured.added
   std::vector<Candidate> candidates{};
   std::vector<FrontierPoint> frontier{};  // at most 16 points, whatever the budget
   std::vector<std::string> chosen{}, dropped{};
   amp::Policy policy{};  // the base with the chosen rules
 };
 
-/// Takes candidates by gain per squared error while the predicted error stays within the budget,
-/// and measures them together. If the measured error is more than twice the prediction, bisection
-/// finds the rule that causes it and the rule is dropped. Then the last rules are dropped until the
-/// measured error is within the budget, and also rules that save nothing.
+/// Chooses candidates in the order of gain per squared error, as long as the predicted error is
+/// within the budget, and measures them together. While the measured error is more than twice the
+/// prediction, finds the rule that causes this by bisection and drops it. Then drops the last rules
+/// until the measured error is within the budget, and rules that save nothing.
 Found search(const Trial& trial, const amp::Policy& base, const Measurement& of_base,
              std::vector<Candidate> candidates, const SearchOptions& options,
              std::ostream& progress);
 
-/// Returns a line per candidate, the smallest error first; with scores of the Hessian, the smallest
-/// score first.
+/// Returns a line per candidate, sorted by error, or by the Hessian's score if there are scores;
+/// the smallest comes first.
 std::string table_of(const std::vector<Candidate>& candidates, const Measurement& base);
 /// Returns the base and the candidates as JSON.
 std::string json_of(const std::vector<Candidate>& candidates, const Measurement& base);
@@ -134,7 +135,7 @@ std::string json_of(const Found& found, const SearchOptions& options);
 // y, is the expected square of the first-order change of the loss, if errors of elements are
 // independent.
 
-/// A module under one format, over the batches of a trial.
+/// The predictions for one module under one format, over the batches of a trial.
 struct OnePassScore {
   std::string path;    // of the module
   std::string format;  // a quantizer's name
@@ -145,7 +146,7 @@ struct OnePassScore {
   double loss_change = 0;
   /// Predicts Measurement::added. Its square is the sum of
   ///   the squared error of the weights' gradients, from the replay, over |g|^2
-  ///   e(y)^2 |dW of the next module|^2 / |g|^2: that reads a result with the relative error e(y);
+  ///   e(y)^2 |dW of the next module|^2 / |g|^2: its input y has the relative error e(y);
   ///     for the last module e(y)^2
   ///   n sum (dL/dy)^2 (dy)^2 for a mean of n losses: by the Fisher matrix, how other results bend
   ///     the gradients
@@ -154,9 +155,9 @@ struct OnePassScore {
   double added = 0;
 };
 
-/// Returns the scores of each module with products under each format, module by module in the order
-/// of computation. sites: those of a pass under `base` (sites_of()); formats: names of quantizers.
-/// Throws UsageError for unknown names and for a workload without products.
+/// Returns the scores of each module that has products, under each format: module by module in the
+/// order of computation. sites: sites_of(base, ...); formats: names of quantizers. Throws
+/// UsageError for unknown names and for a workload without products.
 std::vector<OnePassScore> one_pass_scores(const Trial& trial, const amp::Policy& base,
                                           const std::vector<policy::ResolvedSite>& sites,
                                           const std::vector<std::string>& formats);
@@ -173,25 +174,25 @@ struct MenuModule {
   std::vector<MenuOption> options{};
 };
 
-/// Returns the number of an option for each module, so that the mean of the bits, weighted by the
-/// modules' weights, is at most `bits`. Each module begins with its least score; then the module
-/// that loses least per saved bit takes its next cheaper option, along the convex hull of its
-/// options. These are the choices of a Lagrangian relaxation: without an option in between, no
-/// other choice of as many bits has a lower score. In the end modules take better options that
-/// still fit. Throws UsageError if the budget is below the mean of the fewest bits.
+/// Returns for each module the index of an option, such that the mean of the options' bits,
+/// weighted by the modules' weights, is at most `bits`. Each module begins with its least score;
+/// then the module that loses least per saved bit takes its next cheaper option, along the convex
+/// hull of its options. These are the choices of a Lagrangian relaxation: before the last step
+/// below, no other choice with as few bits has a lower score. In the end modules take better
+/// options that still fit. Throws UsageError if the budget is below the mean of the fewest bits.
 std::vector<std::size_t> choose_from_menu(const std::vector<MenuModule>& modules, double bits);
 
-/// Returns the mean bits of a choice.
+/// Returns the mean bits of a choice, weighted as in choose_from_menu().
 double mean_bits(const std::vector<MenuModule>& modules, const std::vector<std::size_t>& chosen);
 
-/// A choice for one budget.
+/// The policy that is chosen from a menu for one budget of bits.
 struct MenuPoint {
   double budget = 0;          // bits
   double bits = 0;            // chosen: the mean, weighted by floating-point operations
-  double predicted = 0;       // of measured.added
-  double predicted_loss = 0;  // of measured.loss_change, by magnitude
+  double predicted = 0;       // predicts measured.added
+  double predicted_loss = 0;  // predicts the size of measured.loss_change
   Measurement measured{};
-  std::vector<std::string> formats{};  // for each module
+  std::vector<std::string> formats{};  // for each module of the menu
   amp::Policy policy{};                // the base with the chosen rules
 };
 
@@ -200,7 +201,7 @@ struct Menu {
   std::vector<std::string> formats{};
   std::vector<std::string> paths{};
   std::vector<OnePassScore> scores{};  // module by module, format by format
-  /// For each score; empty: the base already computes in that format.
+  /// The rules of each score; an empty list: the base already computes in that format.
   std::vector<std::vector<policy::Rule>> rules{};
 
   const OnePassScore& score(std::size_t module, std::size_t format) const {
@@ -212,12 +213,12 @@ struct Menu {
 Menu menu_of(const Trial& trial, const amp::Policy& base, const Workload& example,
              const std::vector<std::string>& formats);
 
-/// Returns each rule as a candidate, measured alone as sensitivity() does.
+/// Returns each rule of the menu as a candidate, measured alone as sensitivity() does.
 std::vector<Candidate> measured_alone(const Trial& trial, const amp::Policy& base, const Menu& menu,
                                       std::ostream& progress);
 
-/// Chooses and measures a policy for each budget of bits, and one format for all modules for each
-/// format.
+/// Chooses and measures a policy for each budget of bits, and for each format a policy in which all
+/// modules have that format.
 std::vector<MenuPoint> menu_frontier(const Trial& trial, const amp::Policy& base, const Menu& menu,
                                      const std::vector<double>& budgets, std::ostream& progress);
 

@@ -14,19 +14,19 @@
 
 namespace halftone::lab {
 
-/// The numbers of an object, in its order.
+/// Values with names, in the order of an object in a file.
 template <class T> using Named = std::vector<std::pair<std::string, T>>;
 
-/// summary.json: what identifies a run (everything that its weights depend on), and its results.
-/// docs/telemetry.md has the fields. A text that is unknown is "", a number NaN; both are null in
-/// files.
+/// The content of summary.json: what identifies a run (everything that its weights depend on), and
+/// its results. docs/telemetry.md has the fields. An unknown text is "", an unknown number NaN;
+/// both are null in files.
 struct Summary {
   std::string policy{}, policy_hash{}, resolved_hash{}, workload{};
   uint64_t seed = 0;
   int64_t steps = 0;
   double lr = 0;
   struct {
-    std::string named{}, type{};  // the choice of the command; the class
+    std::string named{}, type{};  // the option of the command; the class's name
     Json options = Json::object();
   } optimizer{};
   struct {
@@ -67,11 +67,11 @@ void describe(Record& r, Summary& summary);
 
 /// Returns the fields of summary.json that identify the run, in their order.
 std::span<const std::string_view> identity_fields();
-/// Those of them that are known before the run begins.
+/// Returns those of identity_fields() that are known before the run begins.
 std::span<const std::string_view> settings_fields();
 
-/// Reads summary.json. The fields that every version wrote must exist, and all known ones must have
-/// their type and range. Throws FormatError of `json`'s place.
+/// Reads summary.json. The fields that every version wrote must exist, and all known fields must
+/// have their type and range; otherwise throws FormatError with the place in the file.
 Summary read_summary(const JsonValue& json);
 
 }  // namespace halftone::lab

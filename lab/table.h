@@ -27,26 +27,26 @@ inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
 /// once.
 bool is_within_limits(std::string_view text);
 
-/// Reads a whole document, which must be an object. Throws FormatError, in the name of `op` and
-/// with the path, for any other content and for a document that exceeds the limits.
+/// Reads a whole document, which must be a JSON object. Throws FormatError "[op] PATH: ..." for
+/// other content and for a document that exceeds the limits.
 nlohmann::json read_json(std::string_view op, const std::filesystem::path& path);
-/// The same for a document of any kind.
+/// Reads a document with any JSON value, and throws in the same way.
 nlohmann::json read_json_document(std::string_view op, const std::filesystem::path& path);
 
 /// Returns whether a text is a JSON object within the limits.
 bool is_json_object(std::string_view text);
 
-/// Calls `use` with each line that is an object within the limits. Returns the number of other
-/// lines and of those for which `use` returned false. Throws FormatError if the file cannot be
-/// read.
+/// Calls `use` with each line that is an object within the limits. Returns how many lines were not
+/// used: other lines, and those for which `use` returned false. Throws FormatError if the file
+/// cannot be read.
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
                        const std::function<bool(const nlohmann::json&)>& use);
 
-/// Returns a finite number; nullopt if there is none.
+/// Returns the finite number of `key`; nullopt if there is none.
 std::optional<double> number_in(const nlohmann::json& object, const char* key);
-/// Returns a number from 0 to 2^53, without its fraction; nullopt if there is none.
+/// Returns the number of `key` without its fraction; nullopt unless it is from 0 to 2^53.
 std::optional<int64_t> count_in(const nlohmann::json& object, const char* key);
-/// Returns the text; "" if there is none.
+/// Returns the text of `key`; "" if there is none.
 std::string text_in(const nlohmann::json& object, const char* key);
 /// Returns the member if it is an array or an object, otherwise an empty one.
 const nlohmann::json& array_in(const nlohmann::json& object, const char* key);
@@ -55,21 +55,21 @@ const nlohmann::json& object_in(const nlohmann::json& object, const char* key);
 // Tables of experiments. Each column is as wide as its widest cell; the first is aligned left, the
 // others right.
 
-/// Writes up to `digits` significant digits, in the shorter of both notations: "0.0031", "4.5e-05".
+/// Returns up to `digits` significant digits, in the shorter notation of two: "0.0031", "4.5e-05".
 std::string number(double value, int digits = 4);
-/// Writes `digits` digits after the point.
+/// Returns the number with `digits` digits after the point.
 std::string fixed(double value, int digits);
 /// Returns the shortest text that reads back as the same number.
 std::string exact(double value);
-/// Writes a share of 1 as "12.3 %".
+/// Returns a share such as 0.123 as "12.3 %".
 std::string percent(double share);
-/// Returns "+1.2 ± 0.3": two digits of the half width, and as many places of the middle; three
-/// digits if the half width is not finite.
+/// Returns "+1.2 ± 0.3": the half width with two digits, and the middle with as many places; if the
+/// half width is not finite, the middle with three digits.
 std::string interval_text(double middle, double half, bool signed_middle = true);
-/// RFC 4180: puts quotes around cells that contain commas, quotes or line ends.
+/// Returns the text as a CSV cell (RFC 4180): in quotes if it has commas, quotes or line ends.
 std::string csv_cell(std::string_view text);
 
-/// Columns whose cells are all empty are not printed.
+/// A table of text for printing. Columns whose cells are all empty are not printed.
 class Table {
  public:
   explicit Table(std::vector<std::string> heads) : rows_{std::move(heads)} {}
@@ -81,7 +81,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Writes the table. Returns the exit code. Reports paths that could not be read on standard error.
+/// Runs write_table() and returns the exit code. Reports unreadable paths on standard error.
 int run_table(const TableOptions& options);
 
 }  // namespace halftone::lab

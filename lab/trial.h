@@ -35,12 +35,12 @@ struct Measurement {
   /// ||g - g_reference|| / ||g_reference|| over the gradients of all parameters and batches;
   /// infinite if one is not finite.
   double error = 0;
-  /// ||g - g_base|| / ||g_reference||: the error that the policy adds to that of set_base()'s
-  /// policy.
+  /// ||g - g_base|| / ||g_reference||: the error that the policy adds to that of the base, the
+  /// policy given to set_base().
   double added = 0;
-  double loss_error = 0;    // mean |loss - reference's| over the mean of the reference's
-  double loss_change = 0;   // mean of (loss - base's) over the mean of the base's
-  double loss_moved = 0;    // root mean square of loss - base's, over the same mean
+  double loss_error = 0;    // mean of |loss - reference's| / mean of the reference's
+  double loss_change = 0;   // mean of (loss - base's) / mean of the base's
+  double loss_moved = 0;    // root mean square of (loss - base's) / mean of the base's
   double milliseconds = 0;  // of forward and backward, the fastest pass
   /// Bytes kept from forward to backward: activations, casts, and quantized tensors as if their
   /// formats were native (elements at their bits, plus the scales of blocks).
@@ -56,14 +56,14 @@ struct TrialOptions {
   uint64_t seed = 0;
 };
 
-/// The curvature of the loss along one parameter.
+/// The trace of the loss's Hessian with respect to one parameter.
 struct ParameterTrace {
   std::string name;
   int64_t elements = 0;
   autograd::TraceEstimate trace{};
 };
 
-/// A tensor with which one operation computes in place of a parameter: cast, quantized, or itself.
+/// The tensor that one operation uses for a parameter: its cast or quantized value, or itself.
 struct ParameterUse {
   std::string parameter;
   std::string place;  // the operation's site, and the number of its input
@@ -72,12 +72,12 @@ struct ParameterUse {
 
 class Trial {
  public:
-  /// Trains a model of `make` for a few steps under `reference`. Keeps its weights, the batches
-  /// that follow, and their gradients. Throws UsageError for a workload without batches, or if the
-  /// reference's gradients are 0 or not finite.
+  /// Trains a model of `make` for options.warm_up steps under `reference`. Keeps its weights, the
+  /// batches that follow, and the reference's gradients of these batches. Throws UsageError for a
+  /// workload without batches, or if the reference's gradients are 0 or not finite.
   Trial(std::function<Workload()> make, const amp::Policy& reference, TrialOptions options = {});
 
-  /// Measures the policy and makes it the base of `added` from now on.
+  /// Measures a policy, and makes it the base of later measurements (Measurement::added).
   Measurement set_base(const amp::Policy& base);
   /// Measures a policy. Throws what the policy and its passes throw, for example if an operation
   /// does not run in a dtype.
@@ -86,12 +86,11 @@ class Trial {
   /// after_batch(loss, loss scale).
   void watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
              const std::function<void(double loss, double scale)>& after_batch) const;
-  /// Returns for each parameter, in the model's order, the trace of the second derivatives of the
-  /// mean loss of the batches by it, under the reference. `probes` random vectors per batch; the
-  /// intervals are about the batches' own trace. Throws as hutchinson_trace() does.
+  /// Returns for each parameter, in the model's order, an estimate of the trace of the Hessian of
+  /// the batches' mean loss, under the reference. Uses `probes` random vectors per batch. The
+  /// intervals are those of the trace for just these batches. Throws as hutchinson_trace().
   std::vector<ParameterTrace> traces(int64_t probes) const;
-  /// Returns the tensors that operations of a pass compute with in place of parameters, under a
-  /// policy.
+  /// Returns what each operation of a pass under `policy` computes with instead of its parameters.
   std::vector<ParameterUse> uses_of_parameters(const amp::Policy& policy) const;
   /// Returns the norm of the reference's gradients over all batches.
   double size() const { return size_; }
@@ -145,7 +144,7 @@ double signal_to_noise(const Tensor& x, const Tensor& y);
 // A hash of every tensor of sampled steps, so that two runs can be compared by place: which
 // operation's result differs first?
 
-/// A tensor of a sampled step, as the operation or its successor got it.
+/// A tensor in a sampled step: an operation's input, or its result as the next one receives it.
 struct TraceRow {
   int64_t step = 0;
   std::string site;
@@ -156,17 +155,17 @@ struct TraceRow {
   std::string hash;             // FNV-1a 64 of dtype, shape and bits
   double root_mean_square = 0;  // in f64; not finite if an element is not
 
-  /// Whether two rows are of one place: step, site, role and input.
+  /// Returns whether the rows have the same step, site, role and input.
   bool same_place(const TraceRow& other) const;
 };
 
-/// Records the steps 0, every, 2 every, ... of a training that it observes. Changes no bit of it.
+/// Records the tensors of steps 0, every, 2 every, ... of a training. Does not change its bits.
 class Tracer final : public policy::Observer {
  public:
   explicit Tracer(int64_t every) : every_(every) {}
   bool begin_pass(int64_t step) override;
   void tensor(const policy::Seen& seen, const Tensor& before, const Tensor& after) override;
-  /// A JSON object per row, in the order of computation: trace.jsonl.
+  /// Returns the text of trace.jsonl: a JSON object per row, in the order of computation.
   std::string lines() const;
   const std::vector<TraceRow>& rows() const { return rows_; }
 
@@ -175,23 +174,23 @@ class Tracer final : public policy::Observer {
   std::vector<TraceRow> rows_{};
 };
 
-/// Reads trace.jsonl. Throws FormatError, in the name of `op`, for a file that cannot be read and
-/// for a line that is not a row.
+/// Reads trace.jsonl. Throws FormatError "[op] ..." for a file that cannot be read and for a line
+/// that is not a row.
 std::vector<TraceRow> read_trace(std::string_view op, const std::filesystem::path& path);
 
-/// Returns the steps of a trace.
+/// Returns the numbers of the steps that occur in a trace.
 std::set<int64_t> steps_of(const std::vector<TraceRow>& rows);
 
-/// The first row that differs.
+/// The first row in which two traces differ.
 struct TraceDifference {
-  std::size_t row = 0;                      // its number; all before it are equal
+  std::size_t row = 0;                      // its index; all rows before it are equal
   std::optional<TraceRow> there{}, here{};  // absent after the end of a trace
 };
-/// Compares two traces row by row; nullopt if they are equal.
+/// Compares two traces row by row. Returns nullopt if they are equal.
 std::optional<TraceDifference> first_difference(const std::vector<TraceRow>& there,
                                                 const std::vector<TraceRow>& here);
-/// "step 3, h.0/linear.0, output [16, 64] bf16: other bits; root mean squares 0.5 and 0.500001
-/// differ by 2e-06" and the like.
+/// Returns a text such as "step 3, h.0/linear.0, output [16, 64] bf16: other bits; root mean
+/// squares 0.5 and 0.500001 differ by 2e-06".
 std::string text_of(const TraceDifference& difference);
 
 }  // namespace halftone::lab

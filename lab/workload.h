@@ -28,7 +28,7 @@ struct Workload {
   /// One batch of the right shapes, for commands that do not train; empty: the first of `train`.
   std::optional<data::Batch> example{};
   double lr = 1e-3;
-  /// Empty: AdamW.
+  /// Makes the optimizer; empty: AdamW.
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor> parameters, double lr)>
       optimizer{};
   /// The learning rate's schedule, for a number of steps; empty: constant.
@@ -38,10 +38,10 @@ struct Workload {
 
 struct NamedWorkload {
   std::string name, about;
-  /// Returns the same workload for the same seed; the caller has seeded the default generator with
-  /// it.
+  /// Returns the workload for a seed, always the same one. The caller has seeded the default
+  /// generator with `seed`.
   std::function<Workload(uint64_t seed)> make;
-  /// The name of its model in policy::model_names(), which the "for" of policies uses; "": none.
+  /// The model's name in policy::model_names(), which "for" in a policy file refers to; "": none.
   std::string model{};
   bool noise = false;  // trains on one batch of noise: for speed and shapes, not for losses
 };
@@ -50,16 +50,16 @@ struct NamedWorkload {
 /// and those of workload_data.h, which learn noise.
 std::vector<NamedWorkload> built_in_workloads();
 
-/// Makes one of them, or of `own`, from a seed. Throws UsageError for unknown names and suggests
-/// the nearest.
+/// Makes a built-in workload, or one of `own`, from a seed. Throws UsageError for unknown names and
+/// suggests the nearest.
 Workload make_workload(const std::string& name, uint64_t seed = 0,
                        const std::vector<NamedWorkload>& own = {});
-/// Returns one of them, or of `own`; nullopt for an unknown name.
+/// Returns a built-in workload, or one of `own`; nullopt for an unknown name.
 std::optional<NamedWorkload> workload_named(const std::string& name,
                                             const std::vector<NamedWorkload>& own = {});
 /// Returns NamedWorkload::model of a workload; "" for an unknown name.
 std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own = {});
-/// Whether the workload trains on noise; false for an unknown name.
+/// Returns whether the workload trains on noise; false for an unknown name.
 bool trains_on_noise(const std::string& workload, const std::vector<NamedWorkload>& own = {});
 data::Batch example_of(const Workload& workload);
 std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
@@ -68,21 +68,21 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
 /// processes.
 amp::Training training_of(const amp::Policy& strategy, const Workload& workload,
                           optim::Optimizer& optimizer);
-/// Call it before each forward pass of such a loop: a wire format's random numbers depend on the
-/// step.
+/// Call it before each forward pass of a loop that uses training_of(): a wire format's random
+/// numbers depend on the step.
 void begin_step(amp::Training& training, int64_t step);
 /// Returns the loss of a batch as the training computes it.
 Tensor loss_of(const Workload& workload, amp::Training& training, const data::Batch& batch);
-/// Runs `steps` steps, and repeats the training data as often as necessary: zero_grad, the loss,
-/// backward, clipping, step; then after(step, loss), from step 0. `after` may set the rates. Throws
-/// UsageError for data without a batch.
+/// Trains for `steps` steps of zero_grad, loss, backward, clipping and step; repeats the data as
+/// often as necessary. Calls after(step, loss) after each step, from step 0; `after` may set the
+/// learning rates. Throws UsageError for data without a batch.
 void train_steps(const Workload& workload, amp::Training& training, int64_t steps,
                  const std::function<void(int64_t step, const Tensor& loss)>& after = {});
 
 // Options that change a workload's training from the command line: another rate, optimizer or
 // schedule, and the state of an earlier training to start from.
 
-/// An empty field (0 for `lr`) keeps the workload's own setting.
+/// Changes from the command line. An empty field (0 for `lr`) keeps the workload's own setting.
 struct Choices {
   double lr = 0;
   std::string optimizer{};       // with the library's default options; sgd has a momentum of 0.9
@@ -90,20 +90,20 @@ struct Choices {
   std::filesystem::path from{};  // see trained_state()
 };
 
-/// Returns adamw, adam, sgd, rmsprop, lion, adagrad, nadam, radam, adafactor, lamb, muon.
+/// Returns the names adamw, adam, sgd, rmsprop, lion, adagrad, nadam, radam, adafactor, lamb, muon.
 std::span<const std::string_view> optimizer_names();
-/// Returns constant, linear, cosine, warm_up_cosine, one_cycle.
+/// Returns the names constant, linear, cosine, warm_up_cosine, one_cycle.
 std::span<const std::string_view> schedule_names();
-/// Applies the choices to a workload. Throws UsageError for unknown names and suggests the nearest;
-/// also for rates that are not positive numbers.
+/// Applies the choices to a workload. Throws UsageError for unknown names, and suggests the
+/// nearest, and for rates that are not positive numbers.
 void choose(Workload& workload, const Choices& choices);
 
 /// Returns the tensors of a trained state: from a run folder (its latest checkpoint), a checkpoint,
 /// or a file of Training::save(). Throws UsageError if the path does not exist and suggests a
 /// similar name in the same folder. Throws FormatError for a damaged state.
 optim::NamedTensors trained_state(const std::filesystem::path& from);
-/// Loads the state into the training and rounds what this strategy cannot represent. Learning rates
-/// stay those of the optimizer, and the default generator is not changed.
+/// Loads the state into the training. Rounds numbers that its strategy cannot represent. Learning
+/// rates and the default generator stay as they are.
 void start_from(const optim::NamedTensors& state, amp::Training& training);
 
 }  // namespace halftone::lab

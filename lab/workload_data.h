@@ -26,27 +26,27 @@ struct SyntheticWorkload {
 std::vector<std::string> synthetic_names();
 /// Returns the names in one line, for messages.
 std::string synthetic_list();
-/// Returns the GFLOP of a training step over `samples` samples. `multiply_adds` has the
-/// multiply-adds of each layer's forward pass for one sample. The backward products by data and by
-/// weights have the same size; the first layer's input needs no gradient.
+/// Returns the GFLOP of a training step over `samples` samples. `multiply_adds`: for each layer,
+/// those of its forward pass for one sample. In backward, the products for gradients of inputs and
+/// of weights have the same size; the first layer's input needs no gradient.
 double gflop_of_step(double samples, const std::vector<double>& multiply_adds);
 /// Returns the mean cross-entropy of logits [n, classes] or [n, length, classes].
 Tensor logits_loss(const Tensor& logits, const Tensor& targets);
-/// Returns a workload on a device, with weights and data from a seed; also the untuned ones.
-/// Throws UsageError for unknown names.
+/// Returns a workload on a device, with weights and data from a seed; also those of
+/// untuned_names(). Throws UsageError for unknown names.
 SyntheticWorkload make_synthetic(const std::string& name, Device device = {}, uint64_t seed = 0);
 
 // Small models of other kinds on real data: a residual network, a recurrent one, and a diffusion
 // model. Seeds move weights and the order of the data; the data and the validation set are the same
 // for every seed.
 
-/// resnet8 (three residual blocks of 16, 32 and 64 channels, He et al. 2015, on 8,192 images of
-/// Fashion-MNIST), lstm_text (an LSTM of width 128 on characters), diffusion (predicts the noise in
-/// 4,096 images of Fashion-MNIST at random noise levels, Ho et al. 2020, by a U-Net).
+/// Returns three workloads: resnet8 (three residual blocks of 16, 32 and 64 channels, He et al.
+/// 2015, on 8,192 images of Fashion-MNIST), lstm_text (an LSTM of width 128 on characters),
+/// diffusion (a U-Net predicts the noise in 4,096 images of Fashion-MNIST, Ho et al. 2020).
 std::vector<NamedWorkload> small_real_workloads();
 
-/// The characters of Debian's license texts in `characters` classes, split into training and
-/// validation: the text of gpt_tiny and lstm_text.
+/// Debian's license texts as numbers of characters, from 0 to `characters` - 1, split into training
+/// and validation: the data of gpt_tiny and lstm_text.
 struct LicenseText {
   Tensor train, validation;
 };

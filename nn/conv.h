@@ -48,7 +48,7 @@ struct RmsNorm final : Layer {
   Tensor forward(const Tensor& x) const override {
     return rms_norm(x, normalized_shape, weight, eps ? *eps : epsilon(x.dtype()));
   }
-  /// Returns a + b and its norm, in one pass; for a norm of one dimension.
+  /// Returns a + b and the norm of that sum, in one pass; for a norm over one dimension only.
   SumAndNorm of_sum(const Tensor& a, const Tensor& b) const {
     const double added = eps ? *eps : epsilon(promote(a.dtype(), b.dtype()));
     return called([&] { return add_rms_norm(a, b, weight, added); }, a, b);
@@ -77,7 +77,7 @@ struct BatchNormOptions {
   bool affine = true;
   bool track_running_stats = true;  // false: evaluation also uses batch statistics
 };
-/// The common part of layers with running statistics, which a forward pass in training updates.
+/// The common part of batch and instance norms: running statistics, updated by passes in training.
 struct RunningNorm : Layer {
   double eps;
   std::optional<double> momentum;
@@ -90,8 +90,8 @@ struct RunningNorm : Layer {
 };
 /// The common part of BatchNorm1d, BatchNorm2d and BatchNorm3d.
 struct BatchNorm : RunningNorm {
-  /// Returns relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's
-  /// shape, may be undefined.
+  /// Returns relu(layer(x) + residual), computed as one operation (batch_norm_relu). `residual` has
+  /// x's shape; undefined: nothing is added.
   Tensor then_relu(const Tensor& x, const Tensor& residual = {}) const;
 
  protected:
@@ -120,10 +120,10 @@ struct BatchNorm2d final : BatchNorm {
   void check_rank(const Tensor& x) const override;
 };
 
-/// Renews the running statistics of a model's batch norms after its weights were averaged or
-/// changed otherwise: they become plain averages over the batches with which `passes` calls the
-/// model, in training mode and without gradients. If it throws, or calls without a batch, nothing
-/// has changed. As torch.optim.swa_utils.update_bn.
+/// Measures a model's running statistics again after its weights were averaged or changed
+/// otherwise. They become plain averages over the batches on which `passes` calls the model, in
+/// training mode and without gradients. Throws UsageError if a batch norm saw no batch. After an
+/// exception the statistics are the old ones. As torch.optim.swa_utils.update_bn.
 void update_batch_norm(Module& model, const std::function<void()>& passes);
 
 struct InstanceNormOptions {
@@ -131,8 +131,8 @@ struct InstanceNormOptions {
   bool affine = false;
   bool track_running_stats = false;  // true: evaluation uses them
 };
-/// The common part of InstanceNorm1d and InstanceNorm2d. The batch dimension may be absent. It does
-/// not count batches; PyTorch's does not either.
+/// The common part of InstanceNorm1d and InstanceNorm2d. Inputs may be without the batch dimension.
+/// As in PyTorch, num_batches_tracked is not advanced.
 struct InstanceNorm : RunningNorm {
   int rank;  // with the batch
   Tensor forward(const Tensor& x) const override;
@@ -248,9 +248,9 @@ struct ConvTranspose2d final : Layer {
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
-// Three common sequences of convolutional networks, with batch norm and its successor in one pass
-// over memory. Models call these functions instead of the layers. The layers keep their own names,
-// so the paths of their parameters do not change.
+// Three common sequences of convolutional networks. Batch norm and the operations after it take one
+// pass over memory. Models call these functions instead of the layers. The layers remain members
+// with their own names, so the paths of their parameters do not change.
 
 /// Returns norm(conv(x)); x: [n, in, h, w].
 inline Tensor conv_norm(const Conv2d& conv, const BatchNorm2d& norm, const Tensor& x) {
@@ -260,7 +260,7 @@ inline Tensor conv_norm(const Conv2d& conv, const BatchNorm2d& norm, const Tenso
 inline Tensor conv_norm_relu(const Conv2d& conv, const BatchNorm2d& norm, const Tensor& x) {
   return norm.then_relu(conv(x));
 }
-/// Returns relu(norm(x) + residual), the end of a residual block; both of one shape.
+/// Returns relu(norm(x) + residual), the end of a residual block. Both have one shape.
 inline Tensor norm_add_relu(const BatchNorm2d& norm, const Tensor& x, const Tensor& residual) {
   return norm.then_relu(x, residual);
 }
@@ -372,8 +372,8 @@ struct AdaptiveAvgPool1d final : StatelessLayer {
   Tensor forward(const Tensor& x) const override { return adaptive_avg_pool1d(x, output); }
 };
 
-// Enlarges (or shrinks) images without parameters, as torch.nn.Upsample of images: to a size or by
-// a factor. nn::ConvTranspose2d does it with parameters.
+// Enlarges (or shrinks) images to a size or by a factor, as torch.nn.Upsample of images. It has no
+// parameters; nn::ConvTranspose2d enlarges with trained ones.
 
 struct Upsample final : StatelessLayer {
   InterpolateOptions options;

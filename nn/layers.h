@@ -32,37 +32,37 @@ Tensor normal(const Tensor& x, double mean = 0, double std = 1);
 Tensor trunc_normal(const Tensor& x, double mean = 0, double std = 1, double low = -2,
                     double high = 2);
 
-/// The number of inputs of one output, and of outputs of one input, for weights [out, in,
-/// kernel...].
+/// For weights [out, in, kernel...]: `in` is the number of inputs that one output depends on, `out`
+/// the number of outputs that one input reaches (fan_in and fan_out).
 struct Fans {
   int64_t in, out;
 };
 Fans fans_of(const Tensor& weight);
 
 enum class Nonlinearity { linear, sigmoid, tanh, relu, leaky_relu, selu };
-/// Returns the factor by which weights must grow to compensate the nonlinearity; `slope` is
-/// leaky_relu's.
+/// Returns the factor for the deviation of weights that keeps the variance through the
+/// nonlinearity, as torch.nn.init.calculate_gain. `slope`: that of leaky_relu below 0.
 double gain_of(Nonlinearity nonlinearity, double slope = 0.01);
 
-/// Variance gain^2 * 2 / (fan_in + fan_out).
+/// Draws numbers with mean 0 and variance gain^2 * 2 / (fan_in + fan_out).
 Tensor xavier_uniform(const Tensor& x, double gain = 1);
 Tensor xavier_normal(const Tensor& x, double gain = 1);
 
 enum class Fan { in, out };
 struct KaimingOptions {
-  double slope = 0;  // slope of the leaky_relu that follows; PyTorch's `a`
+  double slope = 0;  // slope of the leaky_relu after the layer; PyTorch's `a`
   Fan fan = Fan::in;
   Nonlinearity nonlinearity = Nonlinearity::leaky_relu;
 };
-/// Variance gain^2 / fan.
+/// Draws numbers with mean 0 and variance gain^2 / fan; the options determine both.
 Tensor kaiming_uniform(const Tensor& x, KaimingOptions options = {});
 Tensor kaiming_normal(const Tensor& x, KaimingOptions options = {});
 
-/// Fills x, seen as [size(0), rest], with orthonormal rows or columns, whichever are fewer.
+/// Fills x, seen as [size(0), rest], with orthonormal rows or columns (the fewer), times gain.
 Tensor orthogonal(const Tensor& x, double gain = 1);
 
-/// The first values of PyTorch's Linear and Conv: weight and bias uniform on +-1/sqrt(fan_in). bias
-/// may be undefined.
+/// Draws the first values of PyTorch's Linear and Conv: weight and bias, both uniform on
+/// +-1/sqrt(fan_in of the weight). `bias` may be undefined.
 void layer_default(const Tensor& weight, const Tensor& bias);
 
 }  // namespace halftone::nn::init
@@ -74,7 +74,7 @@ namespace halftone::nn::detail {
 // Checks of constructor arguments, shared by the layers: a wrong size is reported by the
 // constructor, not at the first forward pass.
 
-/// For constructors that only explain the right call in a static_assert.
+/// Always false: for constructors that only explain the right call, in a static_assert.
 template <class T> inline constexpr bool positional = false;
 
 inline void require_positive(std::string_view layer, std::string_view name, int64_t value) {
@@ -94,7 +94,7 @@ inline double probability(std::string_view layer, double p) {
   return p;
 }
 
-/// Returns a position in a list of layers, which is counted from the end if negative.
+/// Returns the index of a place, counted from the end if negative. Throws UsageError.
 inline std::size_t place_among(std::string_view list, int place, std::size_t size) {
   const int at = place < 0 ? place + int(size) : place;
   if (at < 0 || at >= int(size))
@@ -118,8 +118,8 @@ struct LeakyRelu final : StatelessLayer {
   explicit LeakyRelu(double negative_slope = 0.01) : slope(negative_slope) {}
   Tensor forward(const Tensor& x) const override { return leaky_relu(x, slope); }
 };
-/// As torch.nn.GELU(approximate): exact by default ("none", gelu_erf()), "tanh" is the form of
-/// GPT-2 (gelu()). Throws UsageError for other names.
+/// As torch.nn.GELU(approximate). "none", the default, computes the exact form (gelu_erf()), "tanh"
+/// the approximation of GPT-2 (gelu()). Throws UsageError for other names.
 struct Gelu final : StatelessLayer {
   bool uses_tanh;
   explicit Gelu(std::string_view approximate = "none") : uses_tanh(approximate == "tanh") {
@@ -156,7 +156,8 @@ struct Softplus final : StatelessLayer {
   Tensor forward(const Tensor& x) const override { return softplus(x, beta, threshold); }
 };
 
-/// One learned slope, or one per channel (dimension 1), 0.25 at first. As torch.nn.PReLU.
+/// Multiplies numbers below 0 by a learned slope, at first 0.25. There is one slope, or one per
+/// channel (dimension 1). As torch.nn.PReLU.
 struct Prelu final : Layer {
   Parameter weight;
   explicit Prelu(int64_t num_parameters = 1, double init = 0.25);
@@ -186,7 +187,7 @@ struct Dropout final : StatelessLayer {
   explicit Dropout(double probability = 0.5) : p(detail::probability("Dropout", probability)) {}
   Tensor forward(const Tensor& x) const override { return dropout(x, p, training); }
 };
-/// The same for whole channels of x, [n, channels, ...]. As torch.nn.Dropout2d.
+/// Dropout of whole channels of x, [n, channels, ...]. As torch.nn.Dropout2d.
 struct Dropout2d final : StatelessLayer {
   double p;
   explicit Dropout2d(double probability = 0.5) : p(detail::probability("Dropout2d", probability)) {}
@@ -204,7 +205,7 @@ struct Embedding final : Layer {
   Parameter weight;
   int64_t padding_index;
   Embedding(int64_t count, int64_t width, EmbeddingOptions options = {});
-  /// indices: integers of any shape; the result has one more dimension, `width`.
+  /// indices: integers [...]; the result: [..., width].
   Tensor forward(const Tensor& indices) const override { return with_weight(indices, weight); }
   Tensor with_weight(const Tensor& indices, const Tensor& w) const {
     return embedding(indices, w, padding_index);
@@ -237,14 +238,14 @@ struct Linear final : Layer {
   Linear(int64_t in_features, int64_t out_features, Bias with_bias)
       : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}
   Tensor forward(const Tensor& x) const override { return with_weight(x, weight); }
-  /// Computes the layer with another weight than its own, for WeightNorm and SpectralNorm.
+  /// Computes the layer with `w` instead of its own weight, for WeightNorm and SpectralNorm.
   Tensor with_weight(const Tensor& x, const Tensor& w) const { return linear(x, w, bias); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
-/// The scores of a mixture's experts: x [..., features] -> f32 [..., experts], without a bias.
-/// Computed in f32 under every strategy, because a rounding can choose another expert. Policies
-/// find it as <router>.
+/// A linear layer without bias that scores the experts of a mixture of experts: x [..., features]
+/// -> f32 [..., experts]. It computes in f32 under every strategy, because a rounding can choose
+/// another expert. Patterns of policies name it <router>.
 struct Router final : Layer {
   Parameter weight;
   Router(int64_t features, int64_t experts);
@@ -282,7 +283,7 @@ class Sequential final : public Layer {
   }
 
   int size() const { return int(layers_.size()); }
-  /// Returns the layer at a position, counted from the end if negative; throws UsageError.
+  /// Returns the layer at a position, counted from the end if negative. Throws UsageError.
   Layer& operator[](int place) const;
 
   Tensor forward(const Tensor& x) const override;
@@ -321,7 +322,7 @@ template <std::derived_from<Module> M = Layer> class ModuleList final : public M
   }
 
   int size() const { return int(modules_.size()); }
-  /// Returns the module at a position, counted from the end if negative; throws UsageError.
+  /// Returns the module at a position, counted from the end if negative. Throws UsageError.
   M& operator[](int place) const {
     return *modules_[detail::place_among("ModuleList", place, modules_.size())];
   }
@@ -339,7 +340,7 @@ template <std::derived_from<Module> M = Layer> class ModuleList final : public M
 // A layer that makes the columns of a table comparable, so that a model's file includes the numbers
 // that its inputs and predictions need.
 
-/// (x - mean) / std of each column. Mean and standard deviation (with divisor n, not n - 1) are
+/// (x - mean) / std for each column. Mean and standard deviation (with divisor n, not n - 1) are
 /// buffers: they are saved with the model and are not trained. They stay f32 in a model that is
 /// cast to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
@@ -348,8 +349,8 @@ struct Standardizer final : Layer {
   /// Starts with mean 0 and std 1, which change nothing: for models that load them from a file.
   explicit Standardizer(int64_t columns);
   /// Returns a layer with the means and deviations of x: floating [rows, columns], one row or more.
-  /// Pass the training rows only: test rows would make the measured accuracy too good. A constant
-  /// column becomes 0. Throws ShapeError.
+  /// Pass the training rows only: test rows would make the measured accuracy too good. The layer
+  /// turns a column that is constant in x into 0. Throws ShapeError for other shapes.
   static Standardizer of(const Tensor& x);
 
   /// x: floating [.., columns]. Throws ShapeError for another number of columns.
@@ -381,7 +382,8 @@ struct MultiheadAttention final : Layer {
   using Layer::operator();
   /// Self-attention. x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return attended(x, x, x, {}, {}); }
-  /// The same with a mask or causal; the dropout of `options` is ignored, the layer's is used.
+  /// Self-attention with the mask, or the causal order, of `options`; key_padding_mask as below.
+  /// The layer's own dropout applies, that of `options` is ignored.
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;
   /// query: [n, l, width]; key: [n, s, kdim]; value: [n, s, vdim]; the result: [n, l, width].
@@ -406,21 +408,21 @@ struct ConvTranspose1d;
 struct ConvTranspose2d;
 
 namespace detail {
-/// Returns the lengths of the slices along a dimension, with all dimensions; for -1 that of x. As
-/// torch.norm_except_dim.
+/// Returns the 2-norm of each slice of x along `dim`, with size 1 in the other dimensions; for -1
+/// the norm of x, a scalar. As torch.norm_except_dim.
 Tensor norm_except_dim(const Tensor& x, int dim);
 /// Returns x as a matrix whose rows are the slices along a dimension.
 Tensor rows_along(const Tensor& x, int dim);
-/// Iterates u = matrix v and v = matrix^T u, both of length 1, in place.
+/// Repeats `times` times, in place: u = matrix v, then v = matrix^T u, each divided by its norm.
 void iterate_power(const Tensor& matrix, const Tensor& u, const Tensor& v, int64_t times,
                    double eps);
-/// Returns u^T matrix v, for copies of u and v.
+/// Returns the scalar u^T matrix v. Later writes to u and v do not change its gradients.
 Tensor singular_value(const Tensor& matrix, const Tensor& u, const Tensor& v);
 }  // namespace detail
 
-/// weight = g v / |v|: original0 is the length g, original1 the direction v. Lengths are those of
-/// slices along `dim`, for -1 of the whole weight. Starts with the weight of the layer.
-/// As torch.nn.utils.parametrizations.weight_norm (Salimans & Kingma 2016).
+/// Computes the weight of `layer` as g v / |v|: original0 is the length g, original1 the direction
+/// v. Each slice along `dim` has a length; with -1 the weight has one. Begins with the layer's
+/// weight. As torch.nn.utils.parametrizations.weight_norm (Salimans & Kingma 2016).
 template <std::derived_from<Layer> L> struct WeightNorm final : Layer {
   L layer;
   Parameter original0, original1;
@@ -446,9 +448,9 @@ struct SpectralNormOptions {
   double eps = 1e-12;
   std::optional<int> dim{};  // of the outputs; absent: 1 for transposed convolutions, otherwise 0
 };
-/// weight = original / its largest singular value, which iterations estimate: some at each call in
-/// training, from the vectors of the last call. As torch.nn.utils.parametrizations.spectral_norm
-/// (Miyato et al. 2018).
+/// Computes the weight of `layer` as `original` divided by its largest singular value. Each call in
+/// training improves the estimate of that value by n_power_iterations. As
+/// torch.nn.utils.parametrizations.spectral_norm (Miyato et al. 2018).
 template <std::derived_from<Layer> L> struct SpectralNorm final : Layer {
   L layer;
   Parameter original;

@@ -25,21 +25,21 @@
 namespace halftone::nn {
 
 // The tensors that a module owns: parameters, which are trained, and buffers, which are not
-// (running statistics). The ledger charges the bytes of both to `parameter`. Copies are handles to
-// the same data, so an assignment of one module's parameter to another ties the two (`head.weight =
-// embedding.weight`).
+// (running statistics). The ledger (core/memory.h counts bytes by use) charges both to `parameter`.
+// Copies are handles to the same data, so an assignment of one module's parameter to another ties
+// the two (`head.weight = embedding.weight`).
 
-/// A leaf that requires grad. Default-constructed it is undefined: a layer without bias.
+/// A leaf that requires grad. A default-constructed one is undefined, such as an absent bias.
 struct Parameter : Tensor {
   Parameter() = default;
-  /// Takes the data of `value`, without its history, and charges its storage to
+  /// Shares the data of `value`, without its gradient history, and counts its bytes as
   /// MemoryUse::parameter.
   explicit Parameter(const Tensor& value) : Tensor(value.body()) {
     storage()->recharge(MemoryUse::parameter);
     set_requires_grad();
     meta()->unclaimed = true;
   }
-  /// Uninitialized; nn/layers.h fills it.
+  /// Makes a parameter with uninitialized values; nn::init (nn/layers.h) fills it.
   explicit Parameter(const Shape& shape, DType dtype = f32, Device device = {})
       : Parameter(allocated(shape, dtype, device)) {}
 
@@ -59,10 +59,10 @@ struct Buffer : Tensor {
   /// If true, Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes
   /// at every step, would cost a synchronization each time on a GPU.
   bool stays_on_host = false;
-  /// If true, Module::to(DType) makes it f32 instead of a short dtype: a running average moves by
-  /// less than half of a short float's spacing long before it has arrived.
+  /// If true, Module::to(DType) makes it f32 instead of a short dtype. In a short float a running
+  /// average stops early, because its small updates are rounded away.
   bool stays_wide = false;
-  /// If false, state dictionaries and files leave it out: a table that the constructor computes
+  /// If false, state dictionaries and files leave it out, for a table that the constructor computes
   /// again. As in torch.nn.Module.register_buffer.
   bool persistent = true;
 };
@@ -114,13 +114,13 @@ class Fields {
 
 template <class T> using Named = std::vector<std::pair<std::string, T>>;
 
-/// Sees the tensors among the inputs and among the results of a call; left-out ones are undefined.
+/// Sees the tensors among a call's inputs and results. Inputs that were left out are undefined.
 using ForwardObserver = std::function<void(const Module& module, std::span<const Tensor> inputs,
                                            std::span<const Tensor> outputs)>;
 using ForwardObservers = std::vector<std::shared_ptr<const ForwardObserver>>;
 
-/// Names an observer that Module::on_forward() registered. A copy names the same one, and its
-/// destruction does not remove it.
+/// Refers to an observer that Module::on_forward() registered. A copy refers to the same observer.
+/// Destroying a handle does not remove the observer.
 class ForwardHandle {
  public:
   ForwardHandle() = default;
@@ -134,7 +134,7 @@ class ForwardHandle {
 };
 
 namespace detail {
-/// Appends the tensors of an input or a result: a tensor, or a struct with tensors().
+/// Appends x if it is a tensor, or the tensors of x.tensors() if it has that function.
 template <class T> void add_tensors(std::vector<Tensor>& to, const T& x) {
   if constexpr (std::derived_from<T, Tensor>) to.push_back(x);
   else if constexpr (requires { x.tensors(); })
@@ -143,7 +143,7 @@ template <class T> void add_tensors(std::vector<Tensor>& to, const T& x) {
 }  // namespace detail
 
 struct Module {
-  /// Read by Dropout and BatchNorm; written through train() and eval().
+  /// The mode of this module: Dropout and norms read it, train() and eval() set it.
   bool training = true;
 
   Module() = default;
@@ -169,34 +169,36 @@ struct Module {
 
   void train(bool on = true);
   void eval() { train(false); }
-  /// Drops the gradients.
+  /// Drops the gradients of all parameters: grad() is undefined afterwards.
   void zero_grad();
   /// Freezes (false) or unfreezes (true) all parameters.
   void set_requires_grad(bool value);
 
-  /// Converts floating parameters and buffers, which lose their gradients; running statistics of
-  /// norms are f32 also if the rest is short. The storage is replaced inside the tensor that all
-  /// handles share, so an existing optimizer sees the change.
+  /// Converts floating parameters and buffers to a dtype, and drops their gradients. Buffers that
+  /// stay wide (running statistics) become f32 if the dtype is shorter. The storage is replaced
+  /// inside the tensor that all handles share, so an existing optimizer sees the change. Throws
+  /// DTypeError for a dtype that is not floating.
   void to(DType dtype) { to(dtype, {}); }
-  /// The same, but modules for which `except` is true, and all below them, are not converted.
+  /// Converts all but the modules for which `except` returns true, and all modules below those.
   void to(DType dtype, const std::function<bool(const Module&)>& except);
-  /// Moves everything but buffers that stay on the host, in the same way.
+  /// Moves all parameters and buffers, except buffers that stay on the host, in the same way.
   void to(Device device);
 
-  /// Returns a scope that assigns operations of this thread to this module. `label` names a part
-  /// that is not a module; it must outlive the scope. Layer and LayerOf open it for each call.
+  /// While the returned scope exists, operations of this thread count as this module's. `label`
+  /// names a part that is not a module; its text must outlive the scope. Each call of a Layer has a
+  /// scope.
   [[nodiscard]] CallScope call_scope(std::string_view label = {}) const {
     return CallScope(this, label, &Module::held_buffers);
   }
 
-  /// Calls `observer` after each call of this module, in the order of registration, also when a
-  /// checkpointed segment runs again. Clones have no observers. As
-  /// torch.nn.Module.register_forward_hook, but an observer changes nothing.
+  /// Registers `observer`, which runs after each call of this module, also when backward runs a
+  /// checkpointed segment again. Several observers run in the order of registration. Clones have
+  /// none. As torch.nn.Module.register_forward_hook, but an observer cannot change the result.
   ForwardHandle on_forward(ForwardObserver observer);
 
  protected:
-  /// Returns call(), within a scope of this module; then its observers see `inputs` and the result.
-  /// For call functions in addition to those of Layer and LayerOf.
+  /// Returns call(), run within a scope of this module; then the module's observers see `inputs`
+  /// and the result. Modules with more call functions than operator() of Layer and LayerOf use it.
   template <class Call, class... Inputs>
   auto called(const Call& call, const Inputs&... inputs) const {
     const CallScope scope = call_scope();
@@ -218,13 +220,13 @@ struct Module {
   std::shared_ptr<ForwardObservers> observers_{};  // null until the first one
 };
 
-/// A module that is called with given inputs: `LayerOf<Tensor(const Tensor& x, const Tensor& y)>`
+/// A module whose call has the given signature: `LayerOf<Tensor(const Tensor& x, const Tensor& y)>`
 /// has forward(x, y). The result may be a struct; observers see its tensors if it has tensors().
 template <class Call, class Base = Module> struct LayerOf;
 template <class Result, class... Inputs, class Base>
 struct LayerOf<Result(Inputs...), Base> : Base {
   using Base::Base;
-  /// Calls forward() within a scope that assigns its operations to this module. Callers use this.
+  /// Calls forward() within this module's call_scope(). Callers use this, not forward().
   Result operator()(Inputs... inputs) const {
     return this->called([&] { return forward(inputs...); }, inputs...);
   }
@@ -246,14 +248,14 @@ struct StatelessLayer : Layer {
 
 namespace detail {
 /// Gives `copy` the values, dtypes, devices, ties, frozen parameters and modes of `source`. Throws
-/// UsageError if they do not describe the same fields.
+/// UsageError if the two modules have fields of other names or shapes.
 void copy_module(Module& source, Module& copy);
 }  // namespace detail
 
-/// Returns M(arguments...) with the values of `source`: parameters and buffers are copies of the
-/// same dtype and device. Tied and frozen parameters stay tied and frozen, and submodules keep
-/// their modes. Gradients are not copied, and the default generator does not advance. Throws
-/// UsageError if the arguments make a module of other names or shapes.
+/// Constructs M(arguments...) and gives it the values of `source`: parameters and buffers are
+/// copies of the same dtype and device. Tied and frozen parameters stay tied and frozen, and
+/// submodules keep their modes. Gradients are not copied, and the default generator does not
+/// advance. Throws UsageError if the arguments make a module with fields of other names or shapes.
 ///   nn::Linear copy = nn::clone(layer, 784, 10);
 ///   nn::models::LeNet teacher = nn::clone(lenet);
 template <std::derived_from<Module> M, class... Arguments>
@@ -271,15 +273,15 @@ M clone(M& source, Arguments&&... arguments) {
 class BufferCopies final : public HeldBuffers {
  public:
   BufferCopies() = default;
-  /// Copies the buffers, charged as workspace.
+  /// Copies the model's buffers. The copies count as MemoryUse::workspace.
   explicit BufferCopies(const Module& model);
   bool empty() const { return held_.empty(); }
   void restore() const override;
   bool keep_changed() override;
   std::shared_ptr<HeldBuffers> now() const override;
-  /// Returns the name of a buffer that has been written since; "" if none has.
+  /// Returns the name of the first buffer that was written after its copy was made; "" for none.
   std::string first_changed() const;
-  /// Restores the buffers if `flag`, an f32 scalar on any device, is not 0; the host does not wait.
+  /// Restores the buffers if `flag`, an f32 scalar on any device, is not 0. Never waits.
   void restore_where(const Tensor& flag) const;
 
  private:
@@ -300,40 +302,40 @@ using halftone::NamedTensors;
 using halftone::SafetensorsFile;
 using halftone::save_safetensors;
 
-/// Returns handles to the data, without history: later writes to the module change them. A shared
-/// tensor appears under each of its names.
+/// Returns parameters and persistent buffers by name, without gradient history. They share the data
+/// of the module. A tensor with several names appears under each.
 NamedTensors state_dict(const Module& module);
 
 struct LoadOptions {
   bool strict = true;  // names must agree; shapes must in any case
-  /// Removed from the given names that begin with it: "model." (Lightning), "module." (PyTorch's
-  /// DDP), "_orig_mod." (torch.compile), or several, "module._orig_mod.". Other names stay.
+  /// A prefix to remove from given names: "model." (Lightning), "module." (PyTorch's DDP),
+  /// "_orig_mod." (torch.compile), or several, "module._orig_mod.". Other names stay.
   std::string strip_prefix{};
 };
-/// The names that did not agree, which is not an error without `strict`.
+/// Names only in the module (missing) or only in the state (unexpected); without `strict` no error.
 struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };
 
-/// Copies values into the module's tensors in place, converting dtypes and devices. Throws one
-/// error that lists everything that does not fit; then nothing has changed: a ShapeError for
-/// shapes, a DTypeError for values that the module's dtype cannot hold, a UsageError for names and
-/// for a shared tensor with different values under its names. If the given names are the module's
-/// after a prefix, the error says so.
+/// Copies values into the module's tensors in place, and converts them to the module's dtypes and
+/// devices. If anything does not fit, throws one error that lists all of it, and changes nothing:
+/// ShapeError for shapes, DTypeError for values that the module's dtype cannot hold, UsageError for
+/// names, for a shared tensor with different values under its names, and for expanded tensors in
+/// the module. If the given names are the module's with a prefix, the error names the prefix.
 LoadReport load_state_dict(Module& module, const NamedTensors& state, LoadOptions options = {});
 
 void save(const Module& module, const std::filesystem::path& path);
-/// Loads a .safetensors file in the same way. A tensor that no Tensor can be (see
-/// SafetensorsFile::unsupported) is an UnsupportedError if the module has its name, and an
-/// unexpected name otherwise.
+/// Loads a .safetensors file as load_state_dict() does. For a tensor of the file that no Tensor can
+/// hold (see SafetensorsFile::unsupported), throws UnsupportedError if the module has its name;
+/// otherwise its name is an unexpected one.
 LoadReport load(Module& module, const std::filesystem::path& path, LoadOptions options = {});
 
 namespace detail {
-/// As load(), for a file that was read. `hidden`: a prefix that the module's names have and the
-/// file's names do not; errors leave it out.
+/// Does what load() does, for a file that has been read; `path` is for messages. `hidden`: a prefix
+/// that was put before the file's names to match the module's; errors leave it out.
 LoadReport load_file(Module& module, SafetensorsFile file, const LoadOptions& options,
                      const std::filesystem::path& path, std::string_view hidden = {});
-/// Removes a prefix from all names. Throws UsageError if two become equal.
+/// Removes the prefix from names that begin with it. Throws UsageError if two become equal.
 void strip_prefix(SafetensorsFile& file, const std::string& prefix);
 }  // namespace detail
 

@@ -1,4 +1,4 @@
-// Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates hidden, in], weight_hh_l0,
+// Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates * hidden, in], weight_hh_l0,
 // bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all initialized uniform on +-1/sqrt(hidden).
 // One matrix product projects the inputs of all steps; one operation runs the steps over time
 // (autograd/ops/sequences.h), for Rnn a few operations per step. Under autocast both run in low
@@ -26,8 +26,8 @@ struct RecurrentOptions {
   double dropout = 0;          // on each layer's output but the last one's, in training
 };
 
-/// y: [time, n, directions * hidden] of the last layer, or batch first; h, c: [layers * directions,
-/// n, hidden], after the last step of each.
+/// y: the last layer's outputs, [time, n, directions * hidden], or [n, time, ...] with batch_first.
+/// h, c: each layer's and direction's state after its last step, [layers * directions, n, hidden].
 struct LstmOutput {
   Tensor y, h, c{};
   std::vector<Tensor> tensors() const { return {y, h, c}; }
@@ -40,7 +40,7 @@ using RnnOutput = GruOutput;
 
 /// The common part of Rnn, Lstm and Gru: the weights of every layer and direction.
 struct Recurrent : Module {
-  /// weight_ih: [gates * hidden, in], bias_ih: [gates * hidden]; weight_hh and bias_hh likewise.
+  /// weight_ih: [gates * hidden, in], weight_hh: [gates * hidden, hidden], bias: [gates * hidden].
   struct Direction {
     Parameter weight_ih, weight_hh, bias_ih{}, bias_hh{};
   };
@@ -53,15 +53,15 @@ struct Recurrent : Module {
  protected:
   Recurrent(std::string_view layer, int64_t gates, int64_t in, int64_t hidden,
             RecurrentOptions options);
-  /// Checks x and returns it as [time, n, in].
+  /// Returns x as [time, n, in]. Throws ShapeError for another rank or width.
   Tensor by_time(std::string_view layer, const Tensor& x) const;
-  /// Returns the slice [n, hidden] of a state [layers * directions, n, hidden]; zeros if it is
-  /// undefined.
+  /// Returns slice `index`, [n, hidden], of a state [layers * directions, n, hidden]; zeros if
+  /// `state` is undefined. Throws ShapeError; `what` names the state in the message.
   Tensor first_state(std::string_view layer, std::string_view what, const Tensor& state,
                      const Tensor& x, std::size_t index) const;
-  /// Runs step(index of the direction, projected inputs, reverse), which returns the outputs of one
-  /// direction and its last states [n, hidden], for all layers. x: [time, n, in]. `at_padding`:
-  /// what the gates get in place of projected inputs after the end of a sequence.
+  /// Runs step(index of the direction, projected inputs, reverse) for all layers and directions; it
+  /// returns a direction's outputs and last states [n, hidden]. x: [time, n, in]. `at_padding`: for
+  /// each gate, the number that replaces projected inputs after the end of a sequence.
   template <class Step>
   LstmOutput through_layers(std::string_view layer, const Tensor& x, const Tensor& lengths,
                             const std::vector<double>& at_padding, const Step& step) const;
@@ -73,8 +73,8 @@ struct Lstm final : LayerOf<LstmOutput(const Tensor& x, const Tensor& h0, const 
                             Recurrent> {
   Lstm(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
       : LayerOf("Lstm", 4, in, hidden_size, o) {}
-  /// x: [time, n, in], or batch first; h0, c0: [layers * directions, n, hidden], zeros if absent.
-  /// Throws ShapeError if they do not fit, UsageError for lengths out of range.
+  /// x: [time, n, in], or [n, time, in] with batch_first; h0, c0: [layers * directions, n, hidden],
+  /// zeros if absent. Throws ShapeError for other shapes, UsageError for lengths out of range.
   LstmOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& c0 = {},
                         const Tensor& lengths = {}) const {
     return LayerOf::operator()(x, h0, c0, lengths);
@@ -88,21 +88,21 @@ struct Gru final
     : LayerOf<GruOutput(const Tensor& x, const Tensor& h0, const Tensor& lengths), Recurrent> {
   Gru(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
       : LayerOf("Gru", 3, in, hidden_size, o) {}
-  /// As Lstm's, without cells.
+  /// Takes the arguments of Lstm's operator(), without c0.
   GruOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& lengths = {}) const {
     return LayerOf::operator()(x, h0, lengths);
   }
   GruOutput forward(const Tensor& x, const Tensor& h0, const Tensor& lengths) const override;
 };
 
-/// h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of the sum. As torch.nn.RNN.
+/// Computes h = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of that sum. As torch.nn.RNN.
 struct Rnn final
     : LayerOf<RnnOutput(const Tensor& x, const Tensor& h0, const Tensor& lengths), Recurrent> {
   bool uses_relu;
   /// nonlinearity: "tanh" or "relu"; throws UsageError for other names.
   Rnn(int64_t in, int64_t hidden_size, RecurrentOptions o = {},
       std::string_view nonlinearity = "tanh");
-  /// As Gru's.
+  /// Takes the arguments of Gru's operator().
   RnnOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& lengths = {}) const {
     return LayerOf::operator()(x, h0, lengths);
   }
@@ -129,9 +129,9 @@ struct RecurrentCell : Module {
  protected:
   RecurrentCell(std::string_view layer, int64_t gates, int64_t in, int64_t hidden_size,
                 RecurrentCellOptions options);
-  /// Returns x's contribution to the gates, as one step of a sequence: [1, n, gates * hidden].
+  /// Returns W_ih x + b_ih, as one step of a sequence: [1, n, gates * hidden]. Throws ShapeError.
   Tensor projected(std::string_view layer, const Tensor& x) const;
-  /// Returns a state [n, hidden], or zeros like x if it is undefined.
+  /// Returns `state` as [n, hidden]; zeros of x's dtype if it is undefined. Throws ShapeError.
   Tensor state_for(std::string_view layer, std::string_view what, const Tensor& state,
                    const Tensor& x) const;
 };
@@ -144,8 +144,8 @@ struct LstmCell final
     : LayerOf<LstmCellOutput(const Tensor& x, const Tensor& h, const Tensor& c), RecurrentCell> {
   LstmCell(int64_t in, int64_t hidden_size, RecurrentCellOptions options = {})
       : LayerOf("LstmCell", 4, in, hidden_size, options) {}
-  /// x: [n, in] or [in]; h, c: [n, hidden] or [hidden], zeros if absent. Throws ShapeError if they
-  /// do not fit.
+  /// x: [n, in] or [in]; h, c: [n, hidden] or [hidden], zeros if absent. Throws ShapeError for
+  /// other shapes.
   LstmCellOutput operator()(const Tensor& x, const Tensor& h = {}, const Tensor& c = {}) const {
     return LayerOf::operator()(x, h, c);
   }
@@ -155,7 +155,7 @@ struct LstmCell final
 struct GruCell final : LayerOf<Tensor(const Tensor& x, const Tensor& h), RecurrentCell> {
   GruCell(int64_t in, int64_t hidden_size, RecurrentCellOptions options = {})
       : LayerOf("GruCell", 3, in, hidden_size, options) {}
-  /// As LstmCell's; returns the new state.
+  /// Takes the arguments of LstmCell's operator(), without c. Returns the new state h.
   Tensor operator()(const Tensor& x, const Tensor& h = {}) const {
     return LayerOf::operator()(x, h);
   }

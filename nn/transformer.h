@@ -19,21 +19,21 @@ struct TransformerEncoderLayerOptions {
   bool bias = true;
 };
 
-/// norm1(x + attention(x)), then norm2(x + feedforward(x)). As torch.nn.TransformerEncoderLayer
-/// with batch_first.
+/// Computes x = norm1(x + attention(x)), then norm2(x + feedforward(x)). As
+/// torch.nn.TransformerEncoderLayer with batch_first.
 struct TransformerEncoderLayer final : Layer {
   MultiheadAttention self_attn;
   Linear linear1, linear2;
   LayerNorm norm1, norm2;
   Dropout dropout, dropout1, dropout2;
   bool uses_gelu, norm_first;
-  /// Throws UsageError for another activation, ShapeError if heads do not divide the width.
+  /// Throws UsageError for other activations, ShapeError if `heads` does not divide `width`.
   TransformerEncoderLayer(int64_t width, int64_t heads,
                           TransformerEncoderLayerOptions options = {});
   using Layer::operator();
   /// x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return encoded(x, {}, {}); }
-  /// The same with a mask, or causal, and with padded keys hidden: see MultiheadAttention.
+  /// Computes it with a mask or in causal order, without padded keys: see MultiheadAttention.
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;
   void describe(Fields& field) override;
@@ -42,17 +42,16 @@ struct TransformerEncoderLayer final : Layer {
   Tensor encoded(const Tensor& x, const AttentionOptions& options, const Tensor& padding) const;
 };
 
-/// Layers in a row, with a final LayerNorm `norm` if the options ask for one. As
-/// torch.nn.TransformerEncoder, but each layer draws its own initial weights, where PyTorch copies
-/// those of one layer.
+/// Layers in a row, and with `with_norm` a LayerNorm at the end. As torch.nn.TransformerEncoder,
+/// but each layer draws its own initial weights. (PyTorch copies those of one layer.)
 struct TransformerEncoder final : Layer {
   ModuleList<TransformerEncoderLayer> layers;
   std::optional<LayerNorm> norm{};
-  /// Throws UsageError for fewer than one layer, and as TransformerEncoderLayer.
+  /// Throws UsageError for fewer than one layer, and what TransformerEncoderLayer throws.
   TransformerEncoder(int64_t count, int64_t width, int64_t heads,
                      TransformerEncoderLayerOptions options = {}, bool with_norm = false);
   using Layer::operator();
-  /// As TransformerEncoderLayer's.
+  /// x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return encoded(x, {}, {}); }
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;

@@ -32,19 +32,18 @@ class Callback {
   /// May replace the batch by another with the same number of samples. All batches of a step get
   /// this call before the first of them is computed.
   virtual void on_batch_start(Trainer&, data::Batch&) {}
-  /// Gets the loss of a batch before its backward pass; 0 for a batch without labels that count, in
-  /// a step that has some. If it returns false, the batch's whole step
-  /// is dropped, with all its batches, and the model's buffers return to their values before the
-  /// step.
+  /// Called with a batch's loss before its backward pass. The loss is 0 for a batch whose labels
+  /// are all ignored, if another batch of the step has labels. Return false to drop the whole step,
+  /// with all its batches; the model's buffers then return to their values before the step.
   virtual bool on_loss(Trainer&, const Tensor& loss) {
     static_cast<void>(loss);
     return true;
   }
-  /// Whether on_loss() may return false or throw. If so, the Trainer copies the buffers in every
-  /// step.
+  /// Returns whether on_loss() may return false or throw. If true, the Trainer copies the buffers
+  /// in every step.
   virtual bool drops_steps() const { return false; }
-  /// Called every log_every_steps steps, after the Trainer has logged its own numbers and before
-  /// the end of an epoch and the validation. Trainer::log() adds to the step's record.
+  /// Called every log_every_steps steps: after the Trainer has logged its own numbers, before
+  /// validation and the end of an epoch. Trainer::log() adds to the step's record.
   virtual void on_log(Trainer&) {}
   virtual void on_validation_end(Trainer&) {}
   /// Called after each step, and after its validation if there is one. At the last step of an epoch
@@ -55,18 +54,18 @@ class Callback {
   /// Called when the training ends for any reason except an exception.
   virtual void on_fit_end(Trainer&) {}
 
-  /// Returns an object that changes state while the Trainer validates and restores it in its
-  /// destructor; null: changes nothing.
+  /// Changes the state that validations measure, and returns an object whose destructor restores it
+  /// after the validation. Null: changes nothing.
   virtual std::shared_ptr<void> during_validation(Trainer&) { return nullptr; }
 
-  /// Returns tensors that must survive a restart, by name. load_tensors() gets them back before
-  /// load_state() gets the numbers. Called while a checkpoint is saved.
+  /// Returns tensors to save in a checkpoint, by name. A resumed training passes them to
+  /// load_tensors(), before it calls load_state().
   virtual std::map<std::string, Tensor> tensors() const { return {}; }
   virtual void load_tensors(const std::map<std::string, Tensor>& tensors) {
     static_cast<void>(tensors);
   }
-  /// Returns numbers that must survive a restart. They return to the callback at the same place in
-  /// the list, if it has the same class.
+  /// Returns numbers to save in a checkpoint, by name. A resumed training passes them to
+  /// load_state() of the callback at the same place in the list, if that has the same class.
   virtual std::map<std::string, double> state() const { return {}; }
   virtual void load_state(const std::map<std::string, double>& state) { static_cast<void>(state); }
 };
@@ -85,8 +84,8 @@ class EarlyStopping final : public Callback {
  public:
   /// Throws UsageError for a patience below 1 and a min_delta that is negative or not finite.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
-  /// Throws UsageError if the Trainer has no validation. Stops again a training that it had
-  /// stopped.
+  /// Throws UsageError if the Trainer has no validation. If this callback had stopped the training
+  /// before it was resumed, stops it again.
   void on_fit_start(Trainer& trainer) override;
   /// Throws UsageError for an unknown metric. Without check_finite, NaN does not count as
   /// improvement.
@@ -94,7 +93,7 @@ class EarlyStopping final : public Callback {
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override;
 
-  /// Returns the best value so far, infinite before the first.
+  /// Returns the best value of the metric so far; an infinity before the first validation.
   double best() const { return best_; }
 
  private:
@@ -143,7 +142,7 @@ class Mixup final : public Callback {
   explicit Mixup(int64_t classes, MixupOptions options = {});
   /// Blends inputs [n, ...] f32, and turns class numbers [n] into blended probabilities f32 [n,
   /// classes]. Both stay on their device. Throws what data::mixup() and one_hot() throw, and
-  /// UsageError for a label that is no class, such as the -100 of an ignored sample.
+  /// UsageError for a label that is not a class, such as the -100 of an ignored sample.
   void on_batch_start(Trainer& trainer, data::Batch& batch) override;
 
  private:
@@ -220,9 +219,9 @@ class NanPolicy final : public Callback {
 
 /// Writes probe.jsonl into the training's directory, if it has one. Logs numbers of the last
 /// sampled step: "precision/worst_underflow" (the largest share of a tensor that became 0),
-/// "precision/least_sqnr" (dB) and "precision/lost_updates"; a note names the site of the first. A
-/// resumed training appends the numbers that it would have had: rows of steps that it repeats occur
-/// twice, with the same numbers.
+/// "precision/least_sqnr" (dB) and "precision/lost_updates". A note says which site (an operation
+/// of the model) has the worst underflow. A resumed training appends to the file: rows of steps
+/// that it repeats occur twice, with the same numbers.
 class PrecisionMonitor final : public Callback {
  public:
   explicit PrecisionMonitor(policy::ProbeOptions options = {}) : options_(std::move(options)) {}
@@ -257,15 +256,16 @@ struct WeightAverageOptions {
   /// average = decay * average + (1 - decay) * weight; nullopt: the mean of all updates.
   std::optional<double> decay = 0.999;
   int64_t every_steps = 1;
-  int64_t start_step = 0;  // weights count after this step and later ones
-  /// Validations measure the averages, and therefore also early stopping and the best checkpoints.
+  int64_t start_step = 0;  // averages weights after this step and later steps
+  /// Validations measure the averages instead of the weights. Early stopping and the best
+  /// checkpoints then depend on them.
   bool validates = true;
 };
 
-/// Averages the weights that the optimizer trains, in f32 (f64 for f64 weights): master weights,
-/// joined halves and compensated weights if the strategy has them, not their bf16 rounding.
-/// Buffers, such as the statistics of batch norm, are not averaged: they are the model's. To use
-/// the averages with batch norm, call nn::update_batch_norm() while they are in place().
+/// Averages the weights that the optimizer trains, in f32 (f64 for f64 weights). If the strategy
+/// keeps more bits of a weight than the model has (master weights, split or compensated weights),
+/// it averages these. Buffers, such as the statistics of batch norm, are not averaged. To use the
+/// averages with batch norm, call nn::update_batch_norm() while an object of in_place() exists.
 class WeightAverage final : public Callback {
  public:
   /// Throws UsageError for a decay outside [0, 1), or every_steps below 1.
@@ -275,22 +275,22 @@ class WeightAverage final : public Callback {
   void on_step_end(Trainer& trainer) override;
   std::shared_ptr<void> during_validation(Trainer& trainer) override;
   std::map<std::string, Tensor> tensors() const override;
-  /// Throws UsageError if the averages belong to other weights, at the start of fit().
+  /// Takes saved averages. If they belong to other weights, fit() throws UsageError at its start.
   void load_tensors(const std::map<std::string, Tensor>& tensors) override;
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override;
 
-  /// Returns the number of updates in the averages.
+  /// Returns how many times the averages have been updated.
   int64_t updates() const { return updates_; }
   /// Returns the averages in the order of the optimizer's parameters; empty before the first
   /// update.
   const std::vector<Tensor>& averages() const { return averages_; }
-  /// Makes the model compute with the averages, rounded to its dtype, until the returned object is
-  /// destroyed: to predict with them, or to save them by nn::save(). Null before the first update.
+  /// Replaces the model's weights by the averages, rounded to its dtype, until the returned object
+  /// is destroyed: to predict, or to save them by nn::save(). Before the first update returns null.
   std::shared_ptr<void> in_place(Trainer& trainer) const;
 
  private:
-  /// Returns the optimizer's parameters. Throws if existing averages do not fit them.
+  /// Returns the optimizer's parameters. Throws UsageError if existing averages do not fit them.
   std::vector<Tensor> parameters_of(Trainer& trainer) const;
 
   WeightAverageOptions options_;

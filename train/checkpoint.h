@@ -24,11 +24,11 @@ namespace halftone::train {
 
 using files::Descriptor;
 
-/// Writes a file that does not exist yet, and waits until it is on the disk.
+/// Writes a new file, and waits until it is on the disk. A path that exists is an error.
 void write_durably(const std::filesystem::path& path, std::string_view bytes);
 /// Waits until the names in a directory are on the disk, if the file system supports that.
 void sync_directory(const std::filesystem::path& path);
-/// Renames a directory to a name that does not exist; returns false if it exists.
+/// Renames a directory. Returns false, and changes nothing, if the name `to` exists.
 bool rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
 /// A new directory next to `path`, `.tmp-<word><name>-<pid>-<n>` (a long name is cut). This process
 /// holds a lock on it while the descriptor is open, so that no other process removes it as
@@ -38,7 +38,7 @@ struct TemporaryName {
   Descriptor lock;
 };
 TemporaryName make_temporary(const std::filesystem::path& path);
-/// Returns a name of the same form, and makes no directory.
+/// Returns a name for a temporary directory, with `word` in it (see TemporaryName). Makes none.
 std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view word);
 bool is_temporary(const std::filesystem::path& path);
 /// Opens and locks the directory. Returns no descriptor if another process has locked it, if it is
@@ -47,14 +47,14 @@ Descriptor try_lock(const std::filesystem::path& directory);
 
 /// Reads a whole regular file (not a link, pipe or device) of at most `limit` bytes.
 std::string read_text(const std::filesystem::path& path, uint64_t limit);
-/// Size of a regular file, and CRC-32 (that of zip and PNG) of its bytes.
+/// The size of a regular file, and the CRC-32 (that of zip and PNG) of its bytes.
 struct FileSum {
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
   bool operator==(const FileSum&) const = default;
 };
 FileSum sum_of(const std::filesystem::path& path);
-/// Returns the size without reading the bytes.
+/// Returns the size of a file without reading it.
 uint64_t size_of(const std::filesystem::path& path);
 
 // Allows one training at a time in a directory: two would mix their logs and remove each other's
@@ -65,12 +65,12 @@ class DirectoryLock {
  public:
   /// Takes the lock until this object is destroyed. Throws UsageError if another process, or
   /// another object of this one, holds it. Throws FormatError if the file cannot be made or has
-  /// another name (a hard link), in the name of `op`. `system_lock`: flock(2), or a substitute in
-  /// tests.
+  /// another name (a hard link). `op` begins the messages. `system_lock`: flock(2), or a substitute
+  /// in tests.
   explicit DirectoryLock(const std::filesystem::path& directory, std::string_view op = "Trainer",
                          int (*system_lock)(int file, int operation) = nullptr);
 
-  /// Returns false if the file system has no locks; then other trainings are not excluded.
+  /// Returns false if the file system has no locks: another training is then not kept out.
   bool holds() const { return holds_; }
 
  private:
@@ -107,15 +107,15 @@ struct Checkpoint {
 /// for negative positions. Throws FormatError if the system refuses (space, permission). After an
 /// error, nothing of the checkpoint is left and nothing else has changed.
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
-/// Does the same, but asks for the tensors one after the other.
+/// Saves in the same way, but gets the tensors from `tensors` one after the other, to save memory.
 void save_checkpoint(const std::filesystem::path& path, const CheckpointState& state,
                      const TensorSource& tensors);
 /// Reads a checkpoint after verifying its manifest, sizes and checksums. Throws FormatError
 /// "[checkpoint] ..." if anything is wrong.
 Checkpoint load_checkpoint(const std::filesystem::path& path);
-/// Makes the same checks without memory for the tensors: reads every byte once.
+/// Makes the checks of load_checkpoint() and returns the state. Reads every byte, keeps no tensors.
 CheckpointState verify_checkpoint(const std::filesystem::path& path);
-/// Checks only manifest.json, state.json and the sizes.
+/// Returns the state after checks of manifest.json, state.json and the sizes of files only.
 CheckpointState read_checkpoint_state(const std::filesystem::path& path);
 
 /// Returns a name such as "step-000001234", which sorts by step in a listing.
@@ -138,7 +138,7 @@ struct Manifest {
 
 std::string manifest_text(const Manifest& manifest);
 std::string state_text(const CheckpointState& state);
-/// Parse a file's text. Throw FormatError, naming `path`.
+/// Parses the text of manifest.json. Throws FormatError, which names `path`.
 Manifest parse_manifest(const std::string& text, const std::string& path);
 CheckpointState parse_state(const std::string& text, const std::string& path);
 
@@ -152,22 +152,22 @@ CheckpointState parse_state(const std::string& text, const std::string& path);
 //     loader.resume(at.epoch, at.batches), step = at.step, epoch = at.epoch;
 //   }
 
-/// Saves between two steps. `others`: tensors of the caller. Throws as save_checkpoint(). If
-/// several processes train together, all must call this function and the next; only the first
-/// writes and reads, and only its path matters.
+/// Saves a training; call it between two steps. `others`: tensors of the caller, saved as well.
+/// Throws what save_checkpoint() throws. If several processes train together, all must call this
+/// function and load_training(); only the first writes and reads, and only its path matters.
 void save_training(const std::filesystem::path& path, const amp::Training& training,
                    const CheckpointState& state, const optim::LrScheduler* scheduler = nullptr,
                    const optim::NamedTensors& others = {});
-/// Loads a checkpoint. Throws as load_checkpoint(). Throws UsageError or ShapeError, and changes
-/// nothing, if the model, strategy or schedule differs (also if only one side has a scheduler).
-/// `convert`: as Training::load_state_dict(). `others` gets the caller's tensors that were saved;
-/// null: they are ignored.
+/// Loads a checkpoint into a training. Throws what load_checkpoint() throws. Throws UsageError or
+/// ShapeError, and changes nothing, if the model, strategy or schedule differs (also if only one
+/// side has a scheduler). `convert`: see Training::load_state_dict(). `others` receives the
+/// caller's tensors that were saved; null: they are ignored.
 CheckpointState load_training(const std::filesystem::path& path, amp::Training& training,
                               optim::LrScheduler* scheduler = nullptr,
                               amp::Convert convert = amp::Convert::refuse,
                               optim::NamedTensors* others = nullptr);
-/// Does the same with a checkpoint that has been read: all processes have its state, and only the
-/// first has the tensors. `from` is for messages.
+/// Loads a checkpoint that has been read: all processes have its state, only the first has the
+/// tensors. `from` names the checkpoint in messages.
 CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp::Training& training,
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others);
@@ -176,20 +176,21 @@ CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp:
 
 /// Returns the numbers that determine the batches of an epoch, for CheckpointState::numbers.
 std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
-/// Returns the loader with the saved seed if it drew its own; other loaders unchanged.
+/// Returns `now`, with the seed saved in `before` if `now` was given no seed but drew one.
 data::DataLoader with_seed_of(const std::map<std::string, double>& before,
                               const data::DataLoader& now);
-/// Throws UsageError if the loader's numbers differ: a place in an epoch has a meaning only if the
-/// batches are the same.
+/// Throws UsageError if loader_numbers(now) differ from those in `before`: a place in an epoch has
+/// a meaning only if the batches are the same.
 void require_same_loader(const std::map<std::string, double>& before, const data::DataLoader& now);
-/// Throws UsageError if bits may differ from those computed in texts["environment"].
+/// Throws UsageError if bits may differ from those of the environment in texts["environment"].
 void require_same_environment(const CheckpointState& state, Device device);
 
-/// Returns "lr", "betas", ... of all groups; the rates are those that a schedule multiplies.
+/// An optimizer's options: "lr", "betas", ...; of several groups "lr of group 0". With a scheduler
+/// "lr" is what it multiplies.
 using OptionValues = std::map<std::string, std::vector<double>>;
 OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
-/// Describes the program's changes since `at` was saved, in lines. For the optimizer's options the
-/// checkpoint's values apply; for the loader, between two epochs, the program's apply.
+/// Returns a line for each difference of the program from the checkpoint `at`. For the optimizer's
+/// options the checkpoint's values apply; for the loader, between two epochs, the program's apply.
 std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
                                  const CheckpointState& at, const data::DataLoader& loader);
 

@@ -16,7 +16,7 @@
 
 namespace halftone::train {
 
-/// The name of a link to the best checkpoint, next to it. It is no checkpoint of its own.
+/// The name of a link to the best checkpoint, next to it. It is not a checkpoint itself.
 inline constexpr const char* best_link = "best";
 
 struct FoundCheckpoint {
@@ -24,11 +24,11 @@ struct FoundCheckpoint {
   CheckpointState state;
 };
 
-/// Returns every checkpoint under a root that verify_checkpoint() accepts, by step, then by name.
-/// Reads all their bytes. Returns none if the root does not exist. Throws FormatError if it cannot
-/// be listed.
+/// Returns every checkpoint under a root that verify_checkpoint() accepts: by step, an unfinished
+/// one first, then by name. Reads all their bytes. Returns none if the root does not exist. Throws
+/// FormatError if the root cannot be listed.
 std::vector<FoundCheckpoint> valid_checkpoints(const std::filesystem::path& root);
-/// Returns the last of these. Verifies from the newest on and stops at the first valid one.
+/// Returns the last of valid_checkpoints(). Verifies the newest first, and stops at a valid one.
 std::optional<FoundCheckpoint> latest_checkpoint(const std::filesystem::path& root);
 
 /// A directory that looks like a checkpoint (it has files of one, or is empty with a checkpoint's
@@ -42,24 +42,24 @@ std::vector<DamagedCheckpoint> damaged_checkpoints(const std::filesystem::path& 
 /// Returns the step in a name of this library: "step-000000120", or "step-000000120-2" if the first
 /// name was taken. Returns nullopt for any other name.
 std::optional<int64_t> step_of_name(std::string_view name);
-/// Returns the first such name for a step that does not exist under the root.
+/// Returns the first such name for `step` ("step-000000120", ...) that is free under the root.
 std::filesystem::path free_name(const std::filesystem::path& root, int64_t step);
 
-/// Removes a checkpoint. Renames it first, so that an incomplete checkpoint is never visible.
-/// Throws UsageError, and changes nothing, for a directory that has other files than a
-/// checkpoint's, or that is incomplete and has another name. Damaged checkpoints can also be
-/// removed.
+/// Removes a checkpoint, also a damaged or incomplete one. Renames it first, so that a half removed
+/// checkpoint is never visible. Throws UsageError, and changes nothing, for a name that begins with
+/// a dot, and for a directory that is empty or has other files than a checkpoint's.
 void remove_checkpoint(const std::filesystem::path& path);
 
-/// Numbers in a state that mark a checkpoint. The first: a signal came before the validation of its
-/// step, which a resumed training finishes first. The second: it was saved because the training was
-/// interrupted, not because of the options; a later one replaces it.
+/// Names of numbers in a state that mark a checkpoint. unfinished_step: a signal came before the
+/// validation of its step; a resumed training first does that validation. unplanned_checkpoint: it
+/// was saved because the training was interrupted, not because of the options; a later checkpoint
+/// replaces it.
 inline constexpr const char *unfinished_step = "state.unfinished_step",
                             *unplanned_checkpoint = "state.unplanned_checkpoint";
 
 struct Retention {
-  /// Number of newest to keep, by the step in their state; at least 1. Unplanned ones do not count,
-  /// also not among the best, and go when there is a newer one.
+  /// How many of the newest checkpoints to keep, by the step in their state; at least 1. Unplanned
+  /// ones count neither here nor among the best. They are removed when there is a newer one.
   int64_t last = 1;
   int64_t best = 0;  // number of best to keep in addition, by `metric`, a name in
                      // CheckpointState::numbers
@@ -67,21 +67,21 @@ struct Retention {
   bool larger_is_better = false;
 };
 
-/// Applies a retention repeatedly, for a training that saves checkpoints. Reads a checkpoint again
-/// only if size, time or inode of one of its files has changed.
+/// Removes old checkpoints again and again during a training. Reads a checkpoint again only if the
+/// size, time or inode of one of its files has changed.
 class Keeper {
  public:
   explicit Keeper(std::filesystem::path root) : root_(std::move(root)) {}
 
   /// Removes the checkpoints that the retention does not keep, and returns their paths. Considers
-  /// only names of step_of_name(), and nothing until there is one too many. Before it removes any,
-  /// it verifies all bytes of the checkpoints that it keeps: a damaged one does not count, so it
-  /// never displaces a good one. A checkpoint without the metric, or with NaN, is never among the
-  /// best. One that also has other files is left alone. Throws UsageError for numbers out of range.
+  /// only names that step_of_name() accepts. First verifies all bytes of the checkpoints that it
+  /// keeps: a damaged one does not count, so it never displaces a good one. A checkpoint without
+  /// the metric, or with NaN, is never among the best. A checkpoint with other files in it stays.
+  /// Throws UsageError for numbers out of range.
   std::vector<std::filesystem::path> keep(const Retention& retention);
-  /// Returns the checkpoint that is the best by the retention's metric, of equal ones the newer;
-  /// all its bytes are verified. Considers the same ones as keep(). Returns nullopt if there is
-  /// none, or if the retention keeps no best ones.
+  /// Returns the best checkpoint by the retention's metric, of equal ones the newer; all its bytes
+  /// are verified. Considers the same names as keep(). Returns nullopt if there is none, or if
+  /// retention.best is 0.
   std::optional<std::filesystem::path> best(const Retention& retention);
 
  private:
@@ -105,7 +105,7 @@ class Keeper {
   std::map<Name, Known> known_{};
 };
 
-/// Applies the retention once.
+/// Removes checkpoints as Keeper::keep(), once.
 std::vector<std::filesystem::path> keep(const std::filesystem::path& root,
                                         const Retention& retention);
 inline std::vector<std::filesystem::path> keep_last(const std::filesystem::path& root, int64_t n) {
@@ -113,8 +113,8 @@ inline std::vector<std::filesystem::path> keep_last(const std::filesystem::path&
 }
 
 /// Removes the temporary directories of killed processes, and returns their paths. Keeps those that
-/// a living process is writing (on any machine whose file locks reach here). A file system without
-/// locks cannot distinguish the two, so there it removes nothing.
+/// a living process is writing (on any machine whose file locks reach here). On a file system
+/// without locks it cannot tell which these are, and removes nothing.
 std::vector<std::filesystem::path> remove_abandoned(const std::filesystem::path& root);
 
 // The directory of one training: its checkpoints and its log files. Only one training at a time
@@ -133,33 +133,33 @@ std::vector<std::string> left_by_training(const std::filesystem::path& directory
 
 class TrainingDirectory {
  public:
-  /// Changes nothing yet. `tell` gets lines for people.
+  /// Changes nothing on the disk. `tell` receives messages for people.
   TrainingDirectory(
       std::filesystem::path path, DirectoryOptions options,
       std::function<void(const std::string&)> tell = [](const std::string&) {});
 
-  /// Makes the directory and locks it; tells if its file system has no locks. Throws as
-  /// DirectoryLock.
+  /// Makes the directory and locks it. Calls `tell` if the file system has no locks. Throws what
+  /// DirectoryLock throws.
   [[nodiscard]] DirectoryLock lock() const;
   /// Returns the checkpoint to resume from, if there is one. If there is none, refuses or sets
   /// aside what an earlier training left, and removes incomplete files of killed processes. Throws
   /// UsageError for checkpoints and logs that may be neither resumed nor set aside. Throws
   /// FormatError if all checkpoints are damaged, or if the system refuses.
   std::optional<FoundCheckpoint> open();
-  /// Opens those of metrics.csv, metrics.jsonl and tensorboard/ that are wanted.
+  /// Opens metrics.csv, metrics.jsonl and tensorboard/, each if the options ask for it.
   std::vector<std::shared_ptr<Logger>> loggers() const;
 
   /// Calls `write` with the next free name, and then removes checkpoints that need not be kept.
   void save(const CheckpointState& at,
             const std::function<void(const std::filesystem::path&)>& write);
-  /// Removes the checkpoints that the retention does not keep. Before that, makes the link
-  /// checkpoints/best name the best one, or removes the link if there is none. A file system
-  /// without links has no such name.
+  /// Makes the link checkpoints/best point to the best checkpoint, or removes the link if there is
+  /// none. Then removes the checkpoints that the retention does not keep. File systems without
+  /// links get none.
   void remove_old();
-  /// Returns the best checkpoint as Keeper::best(); empty if there is none.
+  /// Returns the path of Keeper::best(); empty if there is none.
   std::filesystem::path best() { return keeper_.best(options_.retention).value_or(""); }
-  /// Returns whether the last checkpoint, saved or found by open(), is of this position, and as
-  /// finished and as planned as this one.
+  /// Returns whether the last checkpoint, saved or found by open(), has the position `at`, and is
+  /// not marked as unfinished or unplanned unless `at` is.
   bool holds(const CheckpointState& at) const;
   const std::filesystem::path& last_saved() const { return saved_.value().path; }
 

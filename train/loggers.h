@@ -26,7 +26,7 @@ namespace halftone::train {
 // Text for people: progress, notes, tables. A full, closed or vanished display must not stop a
 // training, so these functions never fail and never cause a SIGPIPE.
 
-/// Writes and flushes. Drops bytes that the system does not accept.
+/// Writes a text and flushes. Drops bytes that the system does not accept.
 void print_for_people(std::FILE* to, std::string_view text);
 
 // The outputs of a training's numbers. One call writes one record of named numbers; a caller may
@@ -48,8 +48,8 @@ struct LogRecord {
 /// every record has), a name with control characters, or one that is not UTF-8.
 void check_log_name(std::string_view name);
 
-/// Use it from one thread. Only flush() guarantees that records are in the file; loggers also write
-/// by themselves about once a second while they are called.
+/// An output of records, such as a file. Use it from one thread. Only flush() guarantees that
+/// records are in the file. Calls of log() also write about once a second.
 class Logger {
  public:
   Logger() = default;
@@ -59,12 +59,12 @@ class Logger {
 
   /// Logs one record with the present time. Throws UsageError, and logs nothing, for names that are
   /// empty, not UTF-8, repeated or with control characters, and for "step" and "time", which every
-  /// record has. Throws FormatError as flush(), if this call writes.
+  /// record has. Throws the FormatError of flush() if this call writes.
   void log(int64_t step, std::span<const NamedNumber> numbers);
   void log(int64_t step, std::initializer_list<NamedNumber> numbers) {
     log(step, std::span(numbers.begin(), numbers.size()));
   }
-  /// Logs a record with the caller's time, for example one record in several loggers.
+  /// Logs a record with the time in it, for example one record in several loggers.
   void log(const LogRecord& record);
   /// Logs text, such as hyperparameters: any UTF-8. Throws UsageError for a bad name or text.
   void log_text(int64_t step, std::string_view name, std::string_view text);
@@ -83,12 +83,12 @@ class Logger {
 
 class Records {
  public:
-  /// Adds a number to the present row; for equal names the last counts. Throws as check_log_name().
+  /// Adds a number to the present row. The last of equal names counts. Throws for bad names.
   void log(std::string_view name, double value, int64_t step);
   /// Returns the last logged number of a name; nullopt if there is none.
   std::optional<double> last(std::string_view name) const;
   std::map<std::string, double> last() const;  // of every name
-  /// Returns the same, but throws UsageError, with the nearest name, if there is none.
+  /// Returns *last(name). Throws UsageError, with the nearest name, if there is none.
   double metric(std::string_view name) const;
 
   std::vector<std::shared_ptr<Logger>> loggers{};  // outputs of the rows
@@ -103,8 +103,7 @@ class Records {
   /// Writes a note that must also be visible without a progress bar.
   void tell(const std::string& text);
 
-  /// Saves the last numbers in a checkpoint, and restores them; `with_row`: the present row as
-  /// well.
+  /// Writes the last numbers into a checkpoint's state. `with_row`: the present row as well.
   void save(CheckpointState& state, bool with_row = false) const;
   void restore(const CheckpointState& state);
 
@@ -126,18 +125,18 @@ class LogFile {
   enum class Tail { keep, cut_broken_line };
 
   /// Opens the file for appending, and makes it if it does not exist. cut_broken_line removes the
-  /// bytes after the last line break: a line that a crash left unfinished. Throws FormatError, in
-  /// the name of `op`, for a directory that does not exist, a path that is not a regular file, and
-  /// missing permissions.
+  /// bytes after the last line break: a line that a crash left unfinished. Throws FormatError "[op]
+  /// ..." for a directory that does not exist, a path that is not a regular file, and missing
+  /// permissions.
   LogFile(std::string op, std::filesystem::path path, Tail tail);
-  /// Writes as much as possible. Only flush() reports errors.
+  /// Writes the waiting bytes as far as possible. Only flush() reports errors.
   ~LogFile();
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  /// `seconds`: the present time, to know when the last write was.
+  /// Adds bytes; writes if many wait or a second has passed. `seconds`: the present time.
   void append(std::string_view bytes, double seconds);
-  /// Throws FormatError if the operating system does not accept all bytes.
+  /// Writes all waiting bytes. Throws FormatError if the operating system does not accept them.
   void flush();
   /// Replaces the file's content in one step (files::replace). On an error the old content remains.
   void replace(std::string_view content);
@@ -184,14 +183,14 @@ template <class Word> void append_little_endian(std::string& to, Word word) {
 }
 }  // namespace detail
 
-/// CRC-32C of the bytes.
+/// Returns the CRC-32C of the bytes.
 constexpr uint32_t crc32c(std::string_view bytes) {
   uint32_t crc = ~0u;
   for (const char c : bytes)
     crc = crc >> 8 ^ detail::crc_table[(crc ^ static_cast<unsigned char>(c)) & 0xff];
   return ~crc;
 }
-/// Returns the CRC as TFRecords store it: masked, so that a CRC over stored CRCs stays useful.
+/// Returns the CRC-32C as TFRecords store it: rotated, plus a constant.
 constexpr uint32_t masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -222,7 +221,7 @@ inline void append_bytes(std::string& to, int field, std::string_view bytes) {
   to += bytes;
 }
 
-/// Returns a TFRecord with the bytes.
+/// Returns the TFRecord that contains the bytes.
 inline std::string framed(std::string_view bytes) {
   std::string record;
   detail::append_little_endian(record, uint64_t(bytes.size()));
@@ -240,14 +239,14 @@ inline std::string framed(std::string_view bytes) {
 
 namespace halftone::train {
 
-/// Comma-separated values (RFC 4180 quoting). Columns: step, time, then one per name, in the order
-/// of appearance. A cell is empty if the record lacks the name. A new name adds its column to the
-/// whole file, which is rewritten under a temporary name and renamed: readers never see an
+/// Writes comma-separated values (RFC 4180 quoting). Columns: step, time, then one per name, in the
+/// order of appearance. A cell is empty if the record lacks the name. A new name adds its column to
+/// the whole file, which is rewritten under a temporary name and renamed: readers never see an
 /// incomplete file. NaN and infinities are nan, inf, -inf. Text goes to PATH.txt.
 class CsvLogger : public Logger {
  public:
-  /// Appends to a file with this header; cuts an unfinished last line. Throws FormatError for a
-  /// file that begins with anything else.
+  /// Makes the file, or appends to one that begins with "step,time", after cutting an unfinished
+  /// last line. Throws FormatError for a file that begins with anything else.
   explicit CsvLogger(const std::filesystem::path& path);
   void flush() override;
 
@@ -263,9 +262,10 @@ class CsvLogger : public Logger {
   std::string line_{};                // reused, to keep its memory
 };
 
-/// One JSON object per line: {"step": 3, "time": 1700000000.25, "loss": 0.5}. NaN and infinities,
-/// which JSON numbers cannot express, are the strings "NaN", "Infinity" and "-Infinity". Text:
-/// {"step": 0, "time": .., "text": {name: text}}. An unfinished last line is cut.
+/// Writes a JSON object per line: {"step": 3, "time": 1700000000.25, "loss": 0.5}. NaN and
+/// infinities, which JSON numbers cannot express, are the strings "NaN", "Infinity" and
+/// "-Infinity". Text: {"step": 0, "time": .., "text": {name: text}}. Opening cuts an unfinished
+/// last line.
 class JsonLinesLogger : public Logger {
  public:
   explicit JsonLinesLogger(const std::filesystem::path& path);
@@ -280,12 +280,12 @@ class JsonLinesLogger : public Logger {
   std::string line_{};
 };
 
-/// TensorBoard's event files, for `tensorboard --logdir DIRECTORY`. Numbers are
-/// rounded to f32; text appears on the TEXT page. Each logger begins a new file in the directory,
-/// as TensorBoard expects; the files together are the run.
+/// Writes TensorBoard's event files, for `tensorboard --logdir DIRECTORY`. Numbers are rounded to
+/// f32; text appears on the TEXT page. Each logger begins a new file in the directory, as
+/// TensorBoard expects; the files together are the run.
 class TensorBoardLogger : public Logger {
  public:
-  /// Makes the directory, but not its parents. Throws FormatError if it cannot.
+  /// Makes the directory, but not its parents. Throws FormatError if the system refuses.
   explicit TensorBoardLogger(const std::filesystem::path& directory);
   void flush() override { file_.flush(); }
   /// Returns the path of the event file.

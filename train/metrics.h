@@ -16,14 +16,14 @@ namespace halftone::train {
 
 // Reading numbers back from a checkpoint: whatever is in it, they are numbers.
 
-/// The number of that name, or 0.
+/// Returns the number of that name, or 0 if there is none.
 double number_in(const std::map<std::string, double>& numbers, const std::string& name);
 
-/// A count that was kept as a number, up to 2^53, from where on doubles have gaps; 0 for NaN and
-/// below.
+/// Returns a count that is stored as a double, cut to the range from 0 to 2^53, where doubles hold
+/// every integer; 0 for NaN and if there is none.
 int64_t count_in(const std::map<std::string, double>& numbers, const std::string& name);
 
-// Reads and sets the learning rates of all parameter groups at once.
+// Read and set the learning rates of all parameter groups at once.
 
 std::vector<double> rates_of(const optim::Optimizer& optimizer);
 
@@ -32,10 +32,10 @@ void set_rates(optim::Optimizer& optimizer, const std::vector<double>& rates);
 // A sum that depends on its terms but not on their order, so that metrics have the same bits
 // however batches are shared among processes.
 
-/// A double and its rounding error, about 106 bits together. Sums of the same terms in two orders
-/// round to the same double, unless a bit beyond those 106 decides. The algorithms are the
-/// error-free sum of Knuth (1969) and the error-free product of Dekker (1971). An infinite or NaN
-/// sum stays infinite or NaN.
+/// A sum of doubles, kept as a double and its rounding error: about 106 bits together. Sums of the
+/// same terms in two orders round to the same double, unless a bit beyond those 106 decides. The
+/// algorithms are the error-free sum of Knuth (1969) and the error-free product of Dekker (1971).
+/// An infinite or NaN sum stays infinite or NaN.
 class ExactSum {
  public:
   constexpr ExactSum() = default;
@@ -73,14 +73,14 @@ class ExactSum {
 
 // The numbers of a training by name: a std::map whose at() throws an error that lists the names.
 
-/// The last number of each name: "train/loss", "val/top1", ...
+/// A map from names ("train/loss", "val/top1", ...) to the last number of each.
 struct MetricValues : std::map<std::string, double> {
   MetricValues() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): it is a map of numbers
   MetricValues(std::map<std::string, double> values)
       : std::map<std::string, double>(std::move(values)) {}
 
-  /// Returns the number of a name. Throws UsageError that lists the known names.
+  /// Returns the number of a name. Throws a UsageError that lists the known names.
   double at(const std::string& name) const {
     const auto found = find(name);
     if (found != end()) return found->second;
@@ -103,8 +103,8 @@ struct MetricValues : std::map<std::string, double> {
 // to start again. Numbers on a GPU are added on the host later, many batches at a time: update()
 // waits for the GPU once in 64 batches, value() always. A metric without samples is NaN.
 
-/// The sums over batches that give a metric's value, usually total / weight. Checkpoints store
-/// them, and those of several processes are added.
+/// The sums over batches from which a metric computes its value, usually total / weight.
+/// Checkpoints store these sums, and the sums of several processes are added.
 struct MetricSums {
   ExactSum total{}, weight{};
   ExactSum targets{}, squares{};  // sums of the targets and of their squares, if the metric needs
@@ -116,7 +116,7 @@ struct MetricSums {
   }
 };
 
-/// Rows of numbers that a GPU is still computing, in the order of batches.
+/// Rows of numbers, one for each batch, that a GPU may still be computing.
 class DeviceRows {
  public:
   /// `row`: f64 [k].
@@ -135,15 +135,15 @@ class RunningMean {
   /// Adds `value`, a floating tensor of one element: the mean over `weight` samples. Throws
   /// DTypeError, ShapeError, and UsageError for a weight that is negative or not finite.
   void update(const Tensor& value, double weight = 1);
-  /// Adds a value whose weight is on its device: an f64 scalar. If the weight is 0, the value (the
-  /// mean of no samples) is ignored.
+  /// Adds a value whose weight is an f64 scalar on the same device. If the weight is 0, the value
+  /// (the mean of no samples) is ignored.
   void update(const Tensor& value, const Tensor& weight);
   /// Adds a number that the host knows.
   void update(double value, double weight = 1);
   /// Returns the sum of weight * value over the sum of weights. Waits for a GPU.
   double value() const;
   void reset() { *this = {}; }
-  /// weight() and sums() wait for a GPU.
+  /// Returns the sum of weights. weight() and sums() wait for a GPU.
   double weight() const { return sums().weight; }
   const MetricSums& sums() const;
   void restore(const MetricSums& sums) { *this = {}, sums_ = sums; }
@@ -153,12 +153,12 @@ class RunningMean {
   mutable DeviceRows rows_{};  // value, weight
 };
 
-/// The mean over the last `window` updates only.
+/// The weighted mean over the last `window` updates only.
 class WindowMean {
  public:
   /// Throws UsageError for a window below 1.
   explicit WindowMean(int64_t window);
-  /// As RunningMean::update().
+  /// Adds a value as RunningMean::update() does.
   void update(const Tensor& value, double weight = 1);
   double value() const;
   void reset() { last_.clear(); }
@@ -203,9 +203,8 @@ class MeanAbsoluteError {
 };
 
 /// R2, the coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean)^2 over
-/// all elements. 1 is perfect; predicting the mean of the targets gives 0. A large mean costs no
-/// digits: the second sum is the sum of squares minus the squared sum over n, both in 106 bits. NaN
-/// if all targets are equal.
+/// all elements. It is 1 for perfect outputs, 0 if all outputs are the mean of the targets, and NaN
+/// if all targets are equal. A large mean costs no digits: the second sum is computed in 106 bits.
 class R2Score {
  public:
   /// Takes the arguments of MeanAbsoluteError::update().

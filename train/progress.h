@@ -43,11 +43,10 @@ struct ProgressState {
 };
 
 /// Returns one line of at most `columns` characters: counts, fields, rate, time left, and a bar if
-/// at least 10 columns are free. If the parts do not all fit, they are left out in this order: the
-/// bar, the rate, the time left, then the last fields. `color` adds escape sequences, which take
-/// no columns.
+/// at least 10 columns are free. Leaves out what does not fit: first the bar, then the rate, the
+/// time left, and fields from the last on. `color` adds escape sequences, which take no columns.
 std::string status_line(const ProgressState& state, int64_t columns, bool color);
-/// Returns the whole line without a bar, for files and pipes.
+/// Returns the line with all parts but the bar, for files and pipes.
 std::string status_line(const ProgressState& state);
 
 // Shows the progress of a training. On a terminal it is one line that redraws itself in place, at
@@ -79,8 +78,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Begins the next epoch, or epoch `epoch` (from 1) of which `steps_done` steps were done before
-  /// a resume.
+  /// Begins the next epoch; or epoch `epoch` (from 1), after a resume, with `steps_done` of its
+  /// steps done.
   void begin_epoch() { begin_epoch(state_.epoch + 1, 0); }
   void begin_epoch(int64_t epoch, int64_t steps_done);
 
@@ -99,7 +98,7 @@ class ProgressBar {
     step(count, [](const auto&) {});
   }
 
-  /// Writes a line above the live one, which the next step draws again.
+  /// Writes a line above the one that redraws itself, which the next step draws again.
   void note(std::string_view text);
   /// Leaves the live line as it is; the next output begins a new line.
   void finish();
@@ -109,7 +108,7 @@ class ProgressBar {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Counts the step. Returns whether it is time to draw.
+  /// Counts a step of `count` samples. Returns whether it is time to draw.
   bool advance(int64_t count) {
     ++state_.step, units_ += count;
     if (state_.step == state_.steps) return true;
@@ -130,9 +129,9 @@ class ProgressBar {
 
 // A summary of a model: its parts, their parameters, and the bytes that each strategy would need.
 
-/// Returns one line per direct child of the model and one per strategy (in MiB, without
-/// activations), with an arrow at the strategy in use. Like Lightning's ModelSummary. With several
-/// ranks, the bytes are those of the rank that stores most.
+/// Returns a line per direct child of the model with its parameters, and a line per strategy with
+/// the MiB that it would need, without activations. An arrow marks the strategy in use. With
+/// several ranks, the bytes are those of the rank that stores most. Like Lightning's ModelSummary.
 std::string model_summary(nn::Module& model, optim::Optimizer& optimizer, const amp::Policy& in_use,
                           int ranks = 1);
 

@@ -25,7 +25,7 @@ namespace halftone::train {
 
 // The name of an object's class as in its source.
 
-/// Returns the name without namespaces: "BatchNorm1d".
+/// Returns the name of a class without namespaces: "BatchNorm1d".
 std::string class_name(const std::type_info& type);
 
 // The words for a precision: PyTorch Lightning's, and the names of strategies.
@@ -37,25 +37,25 @@ std::string class_name(const std::type_info& type);
 //   16-true    o3-fp16    f16 weights (optimizer state stays f32: f16 would underflow)
 //   bf16-true  full-bf16  bf16 weights and optimizer state
 
-/// Returns the strategy for a word of the table, or for a strategy's own name ("o2-bf16"). Throws
-/// UsageError for other words, with the nearest known one.
+/// Returns the strategy for a word of the table above ("bf16-mixed"), or for a strategy's own name
+/// ("o2-bf16"). Throws UsageError for other words, with the nearest known one.
 amp::Policy strategy_for(std::string_view precision);
 
 // A task: a model, the comparison of its outputs with the targets, and the metrics besides the
 // loss. It is Lightning's training_step split into parts, so that the Trainer can apply a strategy
 // between them.
 
-/// A batch after its forward pass.
+/// A batch after its forward pass, as metrics see it.
 struct Outcome {
   Tensor loss, outputs, targets;  // without gradient history
-  Tensor count;                   // divisor of the loss's mean: f64 scalar
+  Tensor count;                   // Task::count's result: f64 scalar
   std::vector<Tensor> more{};     // the batch's `more`
 };
 
 /// A metric of metrics.h under a name, with the function that updates it. Copies are independent.
 class TaskMetric {
  public:
-  /// update(metric, outcome) adds a batch. Throws UsageError for a null function.
+  /// update(metric, outcome) must add a batch to `metric`. Throws UsageError if it is null.
   template <class Metric, class Update>
   TaskMetric(std::string name, Metric metric, Update update, Shown shown = Shown::number)
       : name_(std::move(name)),
@@ -116,37 +116,36 @@ class TaskMetric {
 };
 
 struct Task {
-  /// Must outlive the Trainer.
+  /// The model must outlive the Trainer.
   nn::Module& model;
   /// Maps a batch's inputs to outputs. f64 inputs become f32, unless the model has f64 weights. It
   /// runs under the strategy, and its result becomes f32 (f64 under fp64).
   std::function<Tensor(const Tensor& inputs)> forward{};
-  /// Maps outputs and the batch's targets to a mean: one floating number. f32 and f64 targets have
-  /// the outputs' dtype.
+  /// Maps outputs and the batch's targets to the mean loss, a floating tensor of one element. f32
+  /// and f64 targets are first converted to the outputs' dtype.
   std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss{};
-  /// Used instead of `forward` and `loss` if these need more than inputs or targets: batch.more.
-  /// Its floating tensors have the dtype of the strategy's inputs.
+  /// Used instead of `forward` and `loss` if they need batch.more besides inputs and targets.
+  /// Floating tensors of batch.more are first converted to the dtype of the strategy's inputs.
   std::function<Tensor(const data::Batch& batch)> forward_batch{};
   std::function<Tensor(const Tensor& outputs, const data::Batch& batch)> loss_of_batch{};
   /// Returns the divisor of the loss's mean, an f64 scalar on the targets' device: the number of
-  /// its terms, or the sum of their weights. The Trainer weights batches by it when it joins the
-  /// batches of a step, of an epoch or of a validation, also those of several processes, so that
+  /// its terms, or the sum of their weights. The Trainer weights each batch by its divisor when it
+  /// averages over the batches of a step, an epoch or a validation, also over several processes:
   /// the result is the mean over all terms. Empty: the number of the batch's samples.
   std::function<Tensor(const Tensor& targets)> count{};
   /// Metrics of training epochs and of validations, each with a unique name other than "loss".
   std::vector<TaskMetric> metrics{};
 };
 
-/// Compares logits [n, classes] with class numbers [n], or with probabilities [n, classes], of
-/// which the largest is the class. The loss is cross-entropy, and "top1" is top-1 accuracy; `top_k`
-/// adds more. Means are over the labels that are not ignored, weighted by the class weights if
-/// there are any; several batches are joined by the same weights. Throws UsageError if the loss is
-/// not a mean.
+/// Options of classification(). Each number in top_k gives a metric, such as "top1".
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropyOptions loss{};
 };
-/// Returns the task. `model` must outlive it, here and below.
+/// Returns a task that compares logits [n, classes] with class numbers [n], or with probabilities
+/// [n, classes], of which the largest is the class. The loss is cross-entropy, the metrics are
+/// top-k accuracies. Means are over the labels that are not ignored, by class weights if there are
+/// any. Throws UsageError if the loss is not a mean. `model` must outlive the task, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
 /// Returns the same task without a forward function, for modules with other inputs: set `forward`
 /// or, for two inputs, `forward_batch`.
@@ -154,21 +153,22 @@ Task classification(nn::Module& model, const ClassificationOptions& options = {}
 /// Returns a task that compares logits [n, length, vocabulary] with the next tokens [n, length],
 /// -100 if there is none. The loss is the cross-entropy per token, the metric "perplexity".
 Task language_modeling(nn::Layer& model);
-/// Returns the same task without a forward function, as above.
+/// Returns the same task without a forward function: set `forward` or `forward_batch`.
 Task language_modeling(nn::Module& model);
-/// Compares outputs with targets of the same shape; the loss is the mean squared error.
+/// Options of regression().
 struct RegressionOptions {
   bool mae = false, r2 = false;  // metrics of these names, over all elements
 };
+/// Returns a task that compares outputs with targets of the same shape. The loss is mse().
 Task regression(nn::Layer& model, const RegressionOptions& options = {});
-/// Returns the same task without a forward function, for modules with other inputs: set one.
+/// Returns the same task without a forward function: set `forward` or `forward_batch`.
 Task regression(nn::Module& model, const RegressionOptions& options = {});
 
 // Runs a task's functions on a batch as a training does.
 
-/// Returns the task's outputs for a batch, in the training's region.
+/// Returns the task's outputs for a batch, computed under the training's strategy.
 Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch);
-/// Returns the mean loss of outputs.
+/// Returns the mean loss of a batch's outputs.
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch);
 
 /// Returns the divisor of the loss's mean: an f64 scalar.
@@ -176,8 +176,8 @@ Tensor count_of(const Task& task, const data::Batch& batch);
 
 // Two guards for forward passes that must not change a model.
 
-/// Evaluation for a scope: no gradients, every module in evaluation mode. The destructor restores
-/// the mode of each module, including frozen ones, and the state of the default generator.
+/// While an object exists, no gradients are recorded and every module is in evaluation mode. The
+/// destructor restores the mode that each module had, and the state of the default generator.
 class Evaluation {
  public:
   /// The model must outlive this.
@@ -192,7 +192,7 @@ class Evaluation {
   std::vector<std::pair<nn::Module*, bool>> modes_{};
 };
 
-/// Copies a model's buffers, and restores them when the scope ends, unless they were released.
+/// Copies a model's buffers. The destructor restores them, unless release() was called before.
 class HeldBuffers {
  public:
   explicit HeldBuffers(const nn::Module& model) : copies_(model) {}

@@ -40,31 +40,32 @@ struct CheckpointOptions {
 struct TrainerOptions {
   /// "32-true", "bf16-mixed", ... or the name of a strategy: see task.h.
   std::string precision = "32-true";
-  /// Used instead of `precision`: a strategy of your own.
+  /// A strategy of your own, used instead of `precision`.
   std::optional<amp::Policy> strategy{};
 
   // --- the end of the training: the first limit that is reached. At least one must be set.
   int64_t max_epochs = 0, max_steps = 0;
   std::chrono::duration<double> max_time{0};  // includes the time of the runs that this one resumes
-  /// stop(), as called by callbacks, waits for these minimums. Limits and signals do not wait.
+  /// After a callback calls stop(), the training goes on until both minimums are reached. Limits
+  /// and signals do not wait for them.
   int64_t min_epochs = 0, min_steps = 0;
 
   // --- a step
-  /// Batches per step: the gradient is the mean over the terms of all. Several processes share the
-  /// batches, and the final weights do not depend on the number of processes. 0: one batch per
-  /// process; a resumed training keeps its checkpoint's number.
+  /// Batches per step. The gradient is that of the mean loss over the terms of all these batches.
+  /// Several processes share the batches, and the final weights do not depend on the number of
+  /// processes. 0: one batch per process; a resumed training keeps its checkpoint's number.
   int64_t accumulate_batches = 0;
-  /// The wire format of gradients in the sum over a step's batches, for one process or several.
+  /// The wire format of gradients in the sum over a step's batches. One process rounds alike.
   distributed::Options distributed{};
   double clip_norm = 0, clip_value = 0;  // 0: none; for unscaled gradients
   double clip_norm_type = 2;             // p of the norm; infinity: the largest element
-  /// Makes the schedule of the learning rates for the number of steps that max_epochs and max_steps
-  /// allow. Skipped and dropped steps do not advance it.
+  /// Returns the schedule of the learning rates for `steps`, the number of steps that max_epochs
+  /// and max_steps allow. Skipped and dropped steps do not advance the schedule.
   std::function<optim::LrSchedule(int64_t steps)> schedule{};
 
   // --- validation, if there is a loader for it
   int64_t validate_every_epochs = 1, validate_every_steps = 0;
-  /// Batches to validate before the first step, so that errors show at once and not after an epoch.
+  /// Number of validation batches that run before the first step, so that errors show at once.
   int64_t sanity_check_batches = 2;
 
   /// Also measures the task's metrics on training batches, not only in validation.
@@ -72,9 +73,9 @@ struct TrainerOptions {
 
   // --- trying things out; 0: off
   int64_t limit_train_batches = 0, limit_validation_batches = 0;
-  /// One epoch of this many batches, for training and validation. Writes no files.
+  /// Trains one epoch of this many batches, and validates on as many. Writes no files.
   int64_t fast_dev_run = 0;
-  /// Trains on the first n batches, unshuffled, and validates on the same batches.
+  /// Trains on this many first batches, unshuffled, and validates on the same batches.
   int64_t overfit_batches = 0;
   /// Refuses to resume if the bits could differ: on another device, with other kernels, another
   /// number of threads or another version. Within one run everything is deterministic anyway.
@@ -87,12 +88,12 @@ struct TrainerOptions {
   /// not exist. Empty: no files.
   std::filesystem::path directory{};
   CheckpointOptions checkpoints{};
-  /// The metric that ranks checkpoints: a number that is logged when they are saved.
+  /// The name of the logged number that ranks checkpoints. It must be logged before they are saved.
   std::string monitor = "val/loss";
   bool larger_is_better = false;
   /// Resumes from the latest valid checkpoint in the directory, if there is one. If false, a
-  /// directory with checkpoints or logs is an error; if true, one whose checkpoints are all damaged
-  /// is.
+  /// directory with checkpoints or logs is an error. If true, a directory whose checkpoints are all
+  /// damaged is an error.
   bool resume = false;
   /// Moves old checkpoints and logs to old-1/ (old-2/, ...) in the directory and starts anew,
   /// instead of refusing.
@@ -100,9 +101,9 @@ struct TrainerOptions {
   bool csv = true, json_lines = false, tensorboard = false;
   std::vector<std::shared_ptr<Logger>> loggers{};  // additional loggers
   int64_t log_every_steps = 50;
-  /// After a step skipped for an overflow: says which tensor was the first that is not finite, and
-  /// which loss scale would have been enough (amp/probe.h), for the step's last
-  /// batch. Such steps are slow; on a GPU every step waits.
+  /// After each step that is skipped for an overflow, prints for the step's last batch the first
+  /// tensor that is not finite, and a loss scale that would have avoided it (amp/probe.h). Such
+  /// steps are slow; on a GPU every step waits.
   bool explain_overflows = false;
 
   // --- output for people
@@ -119,23 +120,23 @@ struct TrainerOptions {
 /// Returns the options with fast_dev_run and overfit_batches turned into limits. Throws UsageError
 /// for numbers out of range and options that contradict each other.
 TrainerOptions effective(TrainerOptions options);
-/// Returns `strategy`, or else the strategy of `precision`. Throws UsageError for unknown words.
+/// Returns options.strategy, or the one of options.precision. Throws UsageError for unknown words.
 amp::Policy strategy_of(const TrainerOptions& options);
 
 // The environment that the bits of a training depend on, besides its own state.
 
-/// Returns "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads". Two runs of one build with equal
-/// texts compute the same bits. With portable bits (core/device.h) they leave out the number
-/// of threads.
+/// Returns a text such as "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads". Two runs of one
+/// build with equal texts compute the same bits. With portable bits (core/device.h) the text leaves
+/// out the number of threads.
 std::string environment_of(Device device);
 
 // SIGINT, SIGTERM and SIGHUP (a closed terminal) as a flag that a training loop checks between two
 // steps.
 
-/// While an object exists, the first of each of these signals is only noted, and the next of its
-/// kind ends the process. A signal that the process ignores stays ignored. SIGPIPE is also ignored,
-/// unless it has a handler: an output without a reader must not stop a training. The last object
-/// restores the earlier handlers. All trainings of a process share the noted signal.
+/// While an object exists, the first SIGINT, SIGTERM or SIGHUP is only noted, and a second one of
+/// the same kind ends the process. A signal that the process ignores stays ignored. SIGPIPE is also
+/// ignored, unless it has a handler: an output without a reader must not stop a training. The last
+/// object restores the earlier handlers. All trainings of a process share the noted signal.
 class StopSignals {
  public:
   StopSignals();
@@ -145,7 +146,7 @@ class StopSignals {
 
   /// Returns the noted signal; 0 if none came.
   static int received();
-  /// Returns whether an object exists: another training has not ended yet.
+  /// Returns whether any object exists, because a training has not ended yet.
   static bool any();
   /// Returns a text such as "interrupted (SIGINT)".
   static const char* meaning(int signal);
@@ -165,13 +166,13 @@ class TrainingLoop;
 
 struct FitResult {
   std::string reason;      // why it ended: "max_epochs is reached", or the reason of stop()
-  int signal = 0;          // the signal that ended it
+  int signal = 0;          // the signal that ended it; 0: none
   int64_t steps = 0;       // of the whole training, including resumed runs
   int64_t epochs = 0;      // completed ones
   double seconds = 0;      // of the whole training, including resumed runs
   MetricValues metrics{};  // the last number of each name
-  /// The best checkpoint by TrainerOptions::monitor that is kept, at the end of fit(); on rank 0.
-  /// Empty without checkpoints.keep_best, or if no checkpoint has the metric.
+  /// The path of the best kept checkpoint by TrainerOptions::monitor at the end of fit(), on rank
+  /// 0. Empty without checkpoints.keep_best, or if no checkpoint has the metric.
   std::filesystem::path best_checkpoint{};
 };
 
@@ -183,33 +184,33 @@ class Trainer {
   Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
-  /// In a function that fit() calls: fit() ends with a UsageError as soon as that function returns.
+  /// If a function that fit() calls destroys the Trainer, fit() throws UsageError after it returns.
   ~Trainer();
 
   /// Trains until a limit is reached, stop() is called, or a signal comes. Another call continues
-  /// from there. Throws what the task, the dataset and the callbacks throw, FormatError if files
+  /// the training. Throws what the task, the dataset and the callbacks throw, FormatError if files
   /// cannot be written, and UsageError if a checkpoint does not belong to this training; earlier
   /// checkpoints are still there then. If several processes train, all must call it, with equal
   /// data; an exception in one ends all of them with its message.
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
   /// Measures one epoch of `loader` in evaluation mode, and returns "val/loss" and the task's
-  /// metrics under the names that fit() uses ("val/top1"). Afterwards modules have their previous
-  /// modes, and the random numbers continue as if it had not run.
+  /// metrics under the names that fit() uses ("val/top1"). Restores the modes of modules and the
+  /// state of the default generator.
   MetricValues validate(data::DataLoader loader);
   /// Returns the task's outputs for an epoch of a loader, in its order, in evaluation mode and
   /// without gradients: [samples, ...], on the model's device. Does not read targets. Throws
   /// UsageError for a loader that shuffles, because the order of its outputs would be unknown.
   Tensor predict(data::DataLoader loader);
-  /// Saves as save_checkpoint(), between two steps. All ranks call it, the first writes. Waits for
-  /// a GPU.
+  /// Saves a checkpoint to a path that does not exist yet; call it between two steps. Throws what
+  /// save_checkpoint() throws. All ranks must call it; rank 0 writes. Waits for a GPU.
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks
-  /// Ends the training after this step, or when min_steps and min_epochs are reached; if it was
-  /// called several times by then, the first reason counts.
+  /// Ends the training after this step, or when min_steps and min_epochs are reached. The first of
+  /// several reasons given before then counts.
   void stop(std::string reason);
-  /// Adds a number to the record of this step; for equal names the last counts. Throws as
-  /// check_log_name().
+  /// Adds a number to the record of this step. The last of equal names counts. Throws what
+  /// check_log_name() throws.
   void log(std::string_view name, double value);
   /// Returns the last logged number of a name. Throws UsageError, with the nearest name, if there
   /// is none.
@@ -220,7 +221,7 @@ class Trainer {
   amp::Training& training();
   nn::Module& model();
   const TrainerOptions& options() const;
-  /// Returns whether validations will run: there is a loader for them and an interval.
+  /// Returns whether validations will run: fit() got a loader for them, and an interval is set.
   bool validates() const;
   /// Returns the steps taken, completed epochs, and finished batches of the present epoch.
   const CheckpointState& position() const;
@@ -236,7 +237,7 @@ class Trainer {
   friend class TrainingLoop;
   explicit Trainer(std::shared_ptr<TrainingLoop> loop);
 
-  std::shared_ptr<TrainingLoop> loop_;  // fit() and its like hold it until they return
+  std::shared_ptr<TrainingLoop> loop_;  // fit(), validate(), ... hold it until they return
   bool owns_;
 };
 

@@ -24,7 +24,7 @@ class TrainingLoop {
   TrainingLoop(const TrainingLoop&) = delete;
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
-  /// Makes a call of fit() that goes on throw UsageError: the user's Trainer is destroyed.
+  /// Notes that the user's Trainer is destroyed: a running fit() will throw UsageError.
   void lose_trainer() { lost_trainer_ = true; }
 
   // --- the functions of Trainer, documented there
@@ -48,7 +48,7 @@ class TrainingLoop {
 
  private:
   // --- training_loop.cpp: the start
-  /// Returns a lock on the directory, if there is one: no other training uses it during this fit().
+  /// Starts fit(). Returns a lock that keeps other trainings out of the directory, if there is one.
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
                                                     std::optional<data::DataLoader> validation);
   void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
@@ -90,7 +90,7 @@ class TrainingLoop {
                                                         bool interruptible);
   double seconds() const;
   void require_trainer() const;
-  /// Calls f for each callback, each of which may destroy the Trainer.
+  /// Calls f(callback) for each callback. Throws UsageError after one that destroyed the Trainer.
   template <class F> void each_callback(const F& f) const {
     for (const auto& callback : options_.callbacks) f(*callback), require_trainer();
   }

@@ -46,7 +46,7 @@ struct Command {
   const char* name;
   const char* about;
   Work (*add)(CLI::App& app, const Context& context);
-  bool trains = true;  // has --threads
+  bool trains = true;  // whether it has --threads
 };
 /// Returns all commands, in the order in which the help lists them.
 std::span<const Command> commands();
@@ -98,17 +98,18 @@ struct GateOptions {
   std::string json{};
 };
 
-/// Trains pairs in processes, and prints the answer. Runs that are finished in `out` are not
-/// trained again; without it files are temporary. Throws UsageError for a folder of other settings.
-/// Returns 0 for equivalent or better, 1 for worse, 3 for undecided or after a signal. Throws
-/// UsageError for a run that fails, for a reference that diverges, and for a relative bound if a
-/// loss is not above 0.
+/// Trains pairs in processes, and prints the answer. Runs that are finished in options.out are not
+/// trained again; without that folder, files are temporary. Returns 0 for equivalent or better, 1
+/// for worse, 3 for undecided or after a signal. Throws UsageError for a folder of other settings,
+/// for a run that fails, for a reference that diverges, and for a relative bound if a loss is not
+/// above 0.
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
              std::ostream& progress);
 
 // halftone-lab picture: trains a small model and draws one effect of a short format.
 // docs/amp_from_the_inside.md shows the drawings.
 
+/// Returns the names of the pictures:
 /// exponents: sizes of weights, activations and gradients, with the ranges of formats.
 /// loss-scale: the shares that become 0 and infinity in f16 at each loss scale, and the accuracy.
 /// bytes: what fills the memory at the peak of each event of a step, under four strategies.
@@ -122,7 +123,7 @@ struct ShowOptions {
   std::string policy, workload, other{};  // other: prints only its differences from policy
   std::string json{};                     // empty: none; -: standard output
 };
-/// Prints to standard output, and notes to standard error. Returns the exit code.
+/// Prints the policy's effects to standard output, notes to standard error. Returns the exit code.
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own);
 
 // Flags that several commands share.
@@ -130,10 +131,10 @@ int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own);
 /// Returns the names, separated by commas: "a, b, c".
 std::string list_of(std::span<const std::string_view> names);
 
-/// Checks of numbers, with messages for people. CLI11's own read whole numbers beyond 64 bits as
-/// the largest one, and print limits with 300 digits.
+/// Returns a check for a whole number from `least` to `most`. (CLI11's own checks read numbers
+/// beyond 64 bits as the largest one, and print limits with 300 digits.)
 CLI::Validator whole_number(int64_t least, int64_t most);
-/// A finite number above 0.
+/// Returns a check for a finite number above 0.
 CLI::Validator positive_number();
 /// The largest --jobs.
 inline constexpr int most_jobs = 10'000;
@@ -151,20 +152,22 @@ void add_training(CLI::App& app, Setup& setup, const Context& context);
 // --- results for programs
 /// Adds --json: a file, or - for standard output.
 void add_json(CLI::App& app, std::string& path);
-/// Throws UsageError if the file cannot be written; before the work.
+/// Throws UsageError if the file cannot be written. Call it before the work.
 void require_json(const std::string& path);
 /// Writes the text to the file or to standard output; does nothing if no path was given.
 void write_json(const std::string& path, const std::string& text);
-/// Where words for people go: standard output, or standard error if that has the JSON.
+/// Returns the stream for people: standard output, or standard error if JSON takes that.
 std::ostream& words_next_to(const std::string& json_path);
-/// The first line of a command's output: the workload and what it is. Adds a note to standard error
-/// if it trains on noise and the command's answer depends on losses.
+/// Writes the first line of a command's output: the workload and what it is. Writes a note to
+/// standard error if the workload trains on noise and the command's answer depends on losses
+/// (by_losses).
 void name_workload(std::ostream& out, const std::string& workload,
                    const std::vector<NamedWorkload>& own, bool by_losses = true);
 
 // Compares one batch under two policies: where do they diverge, and do their formats predict it?
 
-/// A tensor of the candidate's run. NaN: the number does not apply or cannot be computed.
+/// How one tensor of the candidate's run deviates. NaN (`none`): the number does not apply or
+/// cannot be computed.
 struct Deviation {
   static constexpr double none = std::numeric_limits<double>::quiet_NaN();
   std::string site;
@@ -172,30 +175,30 @@ struct Deviation {
   std::size_t input = 0;
   int64_t elements = 0;
   /// The relative error of the tensor's quantizer or cast, sqrt(sum e^2 / sum x^2), divided by the
-  /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits. None for tables and for
-  /// functions of the program.
+  /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits. `none` for formats that
+  /// are tables or functions of the program.
   double rounding = none;
-  /// For results and gradients: the relative difference from the same operation in f32 on operands
-  /// that were not rounded.
+  /// For results and gradients: the relative difference from what the same operation returns in f32
+  /// on operands before their rounding.
   double local = none;
-  /// `local` divided by the root of the sum of squares of its operands' errors and its own
-  /// rounding.
+  /// `local` divided by the root of the sum of squares of the operands' errors and of this tensor's
+  /// own rounding error.
   double amplification = none;
-  /// The relative difference from the reference's run, over up to 65,536 fixed elements.
+  /// The relative difference from this tensor in the reference's run, over at most 65,536 elements.
   double twin = none;
   std::string reason{};  // says what deviates from the prediction; empty: nothing does
 };
 
 struct CompareOptions {
-  double rounding = 4, amplification = 4;  // a tensor above one of them deviates
+  double rounding = 4, amplification = 4;  // limits: a tensor above one of them deviates
   uint64_t seed = 0;
-  /// Called before the candidate's pass: for planted faults.
+  /// Called before the candidate's pass, so that tests can plant faults.
   std::function<void(amp::Training&)> prepare{};
 };
 
 struct Comparison {
   std::vector<Deviation> rows{};  // in the order of computation
-  int first = -1;                 // the first that deviates; -1: none does
+  int first = -1;                 // index of the first that deviates; -1: none
   double reference_loss = 0, candidate_loss = 0;
 };
 
@@ -218,37 +221,38 @@ std::string json_of(const Comparison& comparison, const ComparedNames& names, ui
 // halftone-lab vectors: inputs with the exact results of a format's or a quantizer's rounding, in a
 // file that another project can read, and a check of a short format over every f32.
 
-/// The command in errors.
+/// The name of the command in error messages.
 inline constexpr std::string_view vectors_op = "halftone-lab vectors";
 
-/// Vectors of one format or quantizer. docs/vectors.md lists the tensors.
+/// Inputs and exact results of one format's or quantizer's rounding. docs/vectors.md lists the
+/// tensors.
 struct Vectors {
   NamedTensors tensors;
   std::map<std::string, std::string> metadata;
 };
-/// Returns the vectors of a quantizer (unscaled: of its grid). `name` goes into the metadata.
-/// Throws UsageError for a count below 64.
+/// Returns the vectors of a quantizer; of an unscaled one those of its grid (the numbers that it
+/// can represent). `name` goes into the metadata. Throws UsageError for a count below 64.
 Vectors vectors_of(const std::string& name, const Quantizer& quantizer,
                    const std::vector<Rounding>& roundings, int64_t count);
 /// Returns one JSON object for the metadata, then one for each input, all on lines of their own.
 std::string json_lines_of(const Vectors& vectors);
 
-/// Special numbers, numbers of the grid, midpoints and their neighbors, then random numbers:
-/// `count` inputs for the rounding to a format. The same on every machine.
+/// Returns `count` inputs for the rounding to a format: special numbers, numbers of the format,
+/// midpoints and their neighbors, then random numbers. They are the same on every machine.
 std::vector<float> inputs_of(const NumberFormat& format, int64_t count);
 
-/// Returns what a search over the grid in f64 finds for x. word: 32 random bits, read by stochastic
-/// rounding only.
+/// Returns the rounding of x, found by a search over the format's numbers in f64, as a reference
+/// for quantize(). word: 32 random bits, read by stochastic rounding only.
 float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word = 0,
                       Saturation saturation = Saturation::none);
 
-/// The result of a comparison of quantize() with a search over the grid in f64.
+/// The result of a comparison of quantize() with found_by_search().
 struct Exhaustive {
   int64_t compared = 0, different = 0;
   std::string first{};  // describes the first difference
 };
-/// Rounds the floats with the bits from `first` up to, without, `last` to a format of at most 8
-/// bits. Throws UsageError for a longer format.
+/// Rounds every float whose bits are in [first, last) by quantize() and by found_by_search(), and
+/// compares. Throws UsageError for a format of more than 8 bits.
 Exhaustive compare_all(const NumberFormat& format, const std::vector<Rounding>& roundings,
                        Saturation saturation = Saturation::none, uint64_t first = 0,
                        uint64_t last = uint64_t(1) << 32);

@@ -27,9 +27,9 @@ namespace halftone::lab {
 class Findings {
  public:
   explicit Findings(std::ostream& out, bool thorough = false) : thorough_(thorough), out_(out) {}
-  /// For tables and remarks.
+  /// Returns the stream for tables and remarks.
   std::ostream& out() { return out_; }
-  /// Whether the experiment may take minutes, for more seeds.
+  /// Returns whether the experiment may take minutes, to use more seeds.
   bool thorough() const { return thorough_; }
 
   // --- checks; NaN never passes
@@ -86,7 +86,7 @@ extern const Experiment e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13, 
 
 namespace halftone::lab {
 
-/// An experiment's trainings were stopped by a signal, so it has no result.
+/// The error of an experiment whose trainings were stopped by a signal: it has no result.
 struct Stopped : Error {
   using Error::Error;
 };
@@ -97,17 +97,17 @@ std::vector<Cell> cells_of(const std::vector<amp::Policy>& policies, const Setup
 /// Runs all trainings, without files. Throws Stopped after SIGINT, SIGTERM or SIGHUP.
 std::vector<RunResult> all_runs(const Study& study);
 
-/// Trains a workload under each policy from each seed. Pairs by seed have the same weights and the
-/// same batches.
+/// Trains a workload under each policy from each seed. Runs with the same seed begin with the same
+/// weights and see the same batches.
 class PairedRuns {
  public:
-  /// Prints the table: each policy's late loss, and its difference from the first policy's. Throws
-  /// Stopped like all_runs().
+  /// Runs all trainings and prints a table: each policy's late loss, and its difference from the
+  /// first policy's. `seeds`: how many. Throws Stopped like all_runs().
   PairedRuns(Findings& found, const Setup& setup, const std::vector<amp::Policy>& policies,
              std::size_t seeds);
 
-  /// Returns the relative difference of late losses from the policy in place `base`, with its 95 %
-  /// interval.
+  /// Returns the relative difference of a policy's late losses from those of the policy `base`,
+  /// with its 95 % interval. Both are positions in the list.
   Interval difference(std::size_t policy, std::size_t base = 0) const;
 
  private:
@@ -125,7 +125,7 @@ std::string signed_percent(const Interval& interval);
 
 constexpr uint64_t rounding_hash_everywhere = 0xa2a445215a3eecf5u;
 
-/// Floats of all sizes: the bits come from a linear congruential generator.
+/// Generates floats of all sizes: their bits come from a linear congruential generator.
 class AnyFloats {
  public:
   float next() { return std::bit_cast<float>(next_bits()); }
@@ -168,7 +168,7 @@ struct SmallGradientRun {
 /// that is multiplied by `loss_weight`. Gradients are surveyed every tenth step.
 SmallGradientRun train_small_gradients(const amp::Policy& strategy, double loss_weight);
 
-/// Returns amp-fp16 with a loss scale in the syntax of policy files.
+/// Returns the policy amp-fp16 with another loss scale, given in the syntax of policy files.
 amp::Policy f16_with(const std::string& loss_scale);
 
 }  // namespace halftone::lab

@@ -12,14 +12,15 @@
 
 namespace halftone::lab::html {
 
-/// <p>; the text is plain.
+/// Returns <p>text</p>; the text is plain, and is escaped.
 std::string paragraph(std::string_view text);
-/// Returns a name with its mark in figures; the script highlights it there after a click.
+/// Returns markup of a name with the mark that it has in figures. After a click the page's script
+/// highlights this name in the figures.
 std::string series(std::string_view name, int style);
-/// Returns pictures side by side as far as there is room; "" for none.
+/// Returns the pictures, side by side as far as there is room; "" for none.
 std::string figures(const std::vector<svg::Picture>& pictures);
-/// The page; the title is plain, the body markup. It follows the reader's light or dark scheme,
-/// fits narrow windows, and can be printed.
+/// Returns the whole page; the title is plain text, the body markup. The page follows the reader's
+/// light or dark scheme, fits narrow windows, and can be printed.
 std::string document(std::string_view title, std::string_view body);
 
 }  // namespace halftone::lab::html
@@ -30,15 +31,15 @@ std::string document(std::string_view title, std::string_view body);
 
 namespace halftone::lab {
 
-/// Whether a document is what `compare_strategies --json` writes: an array of objects with
+/// Returns whether a document is what `compare_strategies --json` writes: an array of objects with
 /// "strategy" and "test_accuracy".
 bool is_strategy_list(const nlohmann::json& document);
 
-/// Figures, memory at the peak, training losses, and casts of the first step. Fields that are
-/// missing or of another type are left out.
+/// Returns sections of figures, memory at the peak, training losses, and casts of the first step.
+/// Fields that are missing or of another type are left out.
 std::string strategy_sections(const nlohmann::json& strategies);
 
-/// A page of its own with these sections.
+/// Returns a whole page with these sections.
 std::string strategy_page(const nlohmann::json& strategies);
 
 }  // namespace halftone::lab

@@ -32,28 +32,28 @@ struct ReportOptions {
   std::string reference{};
 };
 
-/// Returns the page. Throws FormatError for paths of another kind and for invalid JSON, and
-/// UsageError for a reference that no run has. Skips broken lines; the page lists them.
+/// Returns the page of a report as HTML. Throws FormatError for paths of another kind and for
+/// invalid JSON, UsageError for a reference that no run has. The page lists broken lines.
 std::string report(const ReportOptions& options);
 /// Writes the page to `output`. Returns the exit code.
 int run_report(const ReportOptions& options);
 
 struct FigureOptions {
-  std::string name;      // of figures()
+  std::string name;      // a name in figures()
   ReportOptions runs{};  // output: x.svg, x.pdf or x.csv
   double millimetres = 160;
   bool dark = false;
 };
-/// Returns the figure as the output's ending says. Throws UsageError for other endings and names,
-/// and for a figure without data.
+/// Returns the figure as SVG, PDF or CSV, by the ending of runs.output. Throws UsageError for other
+/// endings and names, and for a figure without data.
 std::string figure(const FigureOptions& options);
-/// Writes the figure, and next to a drawing its data as CSV. Returns the exit code.
+/// Writes the figure to runs.output, and next to SVG or PDF its data as CSV. Returns the exit code.
 int run_figure(const FigureOptions& options);
 
 // The data: runs in groups (one policy under one setting, several seeds), with the surveys of each
 // group added up.
 
-/// One training.
+/// One training in a report.
 struct ReportRun {
   std::string folder;
   std::optional<int64_t> seed;
@@ -61,7 +61,7 @@ struct ReportRun {
   std::vector<svg::Point> losses{}, loss_scales{}, skipped{};  // over steps
 };
 
-/// The tensors of one site and role, over all runs, steps and inputs.
+/// The numbers of one site (an operation) and role, added up over all runs, steps and inputs.
 struct ReportTensor {
   Survey survey{};
   std::string quantizer{};                                // "": the tensor is not rounded
@@ -71,7 +71,7 @@ struct ReportTensor {
                                                           // first run
 };
 
-/// Runs of one policy under one setting.
+/// The runs of one policy under one setting, which differ in their seeds.
 struct ReportGroup {
   std::string label, policy, workload;
   int style = 0;
@@ -87,18 +87,18 @@ struct ReportGroup {
   std::array<double, policy::UpdateRow::bins> by_ulp{};
 
   const ReportTensor* tensor(const std::string& site, policy::Role role) const;
-  /// Returns one number of the summaries, from each run that has it.
+  /// Returns the number `name` from the summary of each run that has it.
   std::vector<double> numbers(const std::string& name) const;
-  /// The same, but only from runs with a seed that all of these groups have. Means of the groups
-  /// can then be compared. Without such a seed: from all runs.
+  /// Returns numbers(), but only from runs with a seed that all of `groups` have, so that means of
+  /// the groups can be compared. Without such a seed, from all runs.
   std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
                                      const std::string& name) const;
-  /// Returns value(run) - value(run of the same seed in `base`), divided by the latter's magnitude.
+  /// Returns for each seed that both groups have (run's number - base run's) / |base run's|.
   std::vector<double> paired(const ReportGroup& base, const std::string& name) const;
   /// Returns the MiB of each of memory_parts() at the moment of the highest total, in the first
-  /// run; empty if it did not record them.
+  /// run; empty if that run did not record them.
   std::vector<double> memory() const;
-  /// Returns the mean bits of weights, inputs and gradients of products; NaN: not recorded.
+  /// Returns the mean bits of products' weights, inputs and output gradients; NaN: not recorded.
   std::array<double, 3> bits() const;
 };
 
@@ -109,8 +109,8 @@ struct ReportData {
   std::vector<std::filesystem::path> comparisons{}, searches{}, strategies{};
   std::vector<std::string> notes{};
 
-  /// Returns the groups of each workload, with those of other programs in each. Differences are
-  /// taken from the first group.
+  /// Returns a list of groups for each workload. Groups of other programs are in each list. The
+  /// first group is the one from which differences are taken.
   std::vector<Groups> by_workload() const;
 };
 
@@ -127,10 +127,10 @@ struct Figure {
 std::span<const Figure> figures();
 /// Returns the pictures of a figure for all workloads.
 Pictures pictures_named(std::string_view name, const ReportData& data);
-/// The rounded tensors of one role under one policy.
+/// Sums over the rounded tensors of one role under one policy.
 struct RoleErrors {
   std::size_t tensors = 0, below = 0;  // all; gradients whose norm over noise is below √3
-  /// Sums over tensors, where the errors of each are divided by its sum of x^2.
+  /// Sums of the tensors' squared errors, each divided by the tensor's sum of x^2.
   double whole = 0;
   ErrorParts parts{};
   double least = HUGE_VAL;  // norm over noise
@@ -143,7 +143,7 @@ struct RoleErrors {
 // The tables, in report_tables.cpp. Every text from a file goes through html::escaped (or a
 // function that does it).
 
-/// Returns what the runs say, in sentences: each policy against the first, and where it errs most.
+/// Returns sentences: how each policy compares with the first, and where its errors are largest.
 std::string verdicts(const ReportData& data);
 std::string policy_table(const ReportData& data);
 std::string fact_tables(const ReportData& data);
@@ -157,9 +157,10 @@ std::string definitions(const ReportData& data);
 /// Returns "e2m1/1x16" for "e2m1, blocks of 1x16 with e4m3 scales ...", "e4m3/tensor" for a scale
 /// of the tensor.
 std::string short_format(const std::string& described);
-/// Returns the length of the number that begins here and is enclosed by '.' or '/'; 0 if none does.
+/// Returns the length of the number at `at`, if it is a whole part of a name that '.' and '/'
+/// divide into parts; otherwise 0.
 std::size_t number_at(std::string_view name, std::size_t at);
-/// Replaces each number between '.' and '/' in the name by "#".
+/// Replaces by "#" each part that is a number, of a name that '.' and '/' divide into parts.
 std::string without_numbers(std::string_view site);
 
 }  // namespace halftone::lab

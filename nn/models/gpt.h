@@ -18,7 +18,7 @@ struct GptOptions {
   double dropout = 0;
 };
 
-/// x + attention(norm(x)), then x + mlp(norm(x)).
+/// Computes x = x + attention(norm(x)), then x + mlp(norm(x)).
 struct GptBlock final : Layer {
   struct Attention final : Layer {
     Linear c_attn, c_proj;
@@ -27,7 +27,7 @@ struct GptBlock final : Layer {
     explicit Attention(const GptOptions& options);
     using Layer::operator();
     Tensor forward(const Tensor& x) const override;
-    /// The same for x after the tokens in `past`; appends x's keys and values to `past`.
+    /// Attends also to the tokens in `past`, and appends x's keys and values to `past`.
     Tensor operator()(const Tensor& x, KeyValues& past, const detail::Reading& reading) const;
     void describe(Fields& field) override;
   };
@@ -56,19 +56,19 @@ struct Gpt final : Layer {
   LayerNorm ln_f;
   explicit Gpt(const GptOptions& options = {});
   using Layer::operator();
-  /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of the token
-  /// that follows each.
+  /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of each
+  /// token's successor.
   Tensor forward(const Tensor& tokens) const override;
-  /// The same for tokens that follow those in the cache, and appends them to it. Returns the logits
-  /// that the whole text would give, for these tokens alone. Only without gradients. Throws
-  /// UsageError if gradients are recorded, ShapeError for another n, if cache and tokens exceed the
-  /// context, and for a cache of another model.
+  /// Reads tokens that follow those in `cache`, and appends them to the cache. Returns the logits
+  /// of these tokens, as if the whole text had been read. Throws UsageError if gradients are
+  /// recorded, ShapeError for another n than the cache's, and if cache and tokens exceed the
+  /// context; one of the two for a cache of another model.
   Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
   /// The head appears as lm_head.weight, tied to transformer.wte.weight.
   void describe(Fields& field) override;
 
  private:
-  /// Returns the embedding of tokens that start at a position.
+  /// Returns the embedding of tokens, the first of which is at `position`.
   Tensor embedded(const Tensor& tokens, int64_t position) const;
   Tensor logits(const Tensor& x) const;
   Parameter head_;
@@ -78,14 +78,14 @@ struct Gpt final : Layer {
 /// transformers (whose Conv1D weights are [in, out] and are transposed here) or with linear layers.
 /// The prefix "transformer." and the tied lm_head.weight may be missing, but an lm_head.weight that
 /// is not the embedding is an error, because this model ties the two; stored causal masks are
-/// ignored. Errors name the file's names. Otherwise as nn::load.
+/// ignored. Errors use the file's names. Returns and throws what nn::load() does.
 LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options = {});
 
 /// Writes files for Hugging Face's GPT2LMHeadModel.from_pretrained(): model.safetensors and
 /// config.json in a directory, which is created if missing. For a path that ends with .safetensors
-/// it writes the weights alone. Weights of linear maps are [in, out], the tied head is omitted.
-/// (nn::save() writes PyTorch's linear layouts, which transformers refuses.) Throws FormatError as
-/// save_safetensors().
+/// it writes the weights alone. Weights of linear maps are stored as [in, out]; the tied head is
+/// omitted. (nn::save() writes PyTorch's linear layouts, which transformers refuses.) Throws the
+/// FormatError of save_safetensors().
 void save_gpt2(const Gpt& model, const std::filesystem::path& path);
 
 }  // namespace halftone::nn::models

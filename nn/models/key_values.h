@@ -10,16 +10,17 @@
 
 namespace halftone::nn::models {
 
-/// The keys and values of the tokens that a layer has read, [n, key heads, room, e].
+/// The keys and values of the tokens that a layer has read: both [n, key heads, room, e], with room
+/// for `room` tokens of n texts, and e numbers per head.
 struct KeyValues {
   Tensor keys{}, values{};
 };
-/// The keys and values of all layers of a decoder; the first `length` positions are filled. An
-/// empty cache starts a text.
+/// The keys and values of all layers of a decoder. The first `length` positions are filled. Begin a
+/// text with an empty cache.
 struct KeyValueCache {
   int64_t length = 0;
   std::vector<KeyValues> layers{};
-  /// The positions that memory is reserved for; 0: the context of the model that fills it.
+  /// The number of positions that memory is reserved for; 0: the model's context.
   int64_t room = 0;
 };
 
@@ -27,23 +28,24 @@ struct KeyValueCache {
 
 namespace halftone::nn::detail {
 
-/// Where the tokens of a pass are in their texts: after `before` others, whose keys and values are
-/// in a cache.
+/// The place of a pass's tokens in their texts. `before`: the tokens already in the cache. `room`:
+/// the positions that the cache has memory for.
 struct Reading {
   int64_t before = 0, room = 0;
 };
 
-/// Appends keys or values [n, key heads, l, e] to those in `kept`; returns all of them.
+/// Writes keys or values [n, key heads, l, e] into `kept` after the first reading.before. Returns a
+/// view of all positions that are then filled.
 Tensor appended(Tensor& kept, const Tensor& x, const Reading& reading);
-/// Returns the mask of `count` new tokens: each sees itself and the tokens before it, and of those
-/// only the last window - 1 if there is a window.
+/// Returns the mask of `count` new tokens after `before` others: each sees itself and the tokens
+/// before it; with a window above 0, itself and the window - 1 tokens before it.
 AttentionOptions sees_what_is_before(int64_t before, int64_t count, Device device,
                                      int64_t window = 0);
-/// Throws unless tokens are [n, l] and fit into `room` positions.
+/// Throws ShapeError unless tokens are [n, l] with before + l <= room; `before` are in the cache.
 void check_tokens(std::string_view model, const Tensor& tokens, int64_t before, int64_t room);
-/// Makes the cache ready for a pass, and returns the place of the tokens. `shape`: that of the keys
-/// of a layer, with the model's context in place of the room. Users can fill a cache by hand, and
-/// kernels rely on shapes: throws UsageError and ShapeError.
+/// Makes the cache ready for a pass, and returns the place of the tokens. `shape`: [any, key heads,
+/// the model's context, e]. Throws UsageError and ShapeError for a cache that does not fit, because
+/// users can fill one by hand and kernels rely on shapes.
 Reading prepared(std::string_view model, models::KeyValueCache& cache, const Tensor& tokens,
                  std::size_t layers, Shape shape, Device device);
 

@@ -44,13 +44,14 @@ struct ResNetOptions {
   int64_t channels = 3, classes = 1000;
   /// Channels after the stem; each stage after the first doubles them.
   int64_t width = 64;
-  /// For images of 32 x 32: the first convolution is 3 x 3 with stride 1, without max pooling.
+  /// Whether to begin with a 3 x 3 convolution of stride 1, without max pooling: for 32 x 32
+  /// images.
   bool cifar_stem = false;
-  /// The last norm of each block starts at 0, so blocks start as the identity (Goyal et al. 2017).
+  /// Whether each block's last norm starts at 0, and the block as the identity (Goyal et al. 2017).
   bool zero_init_residual = false;
 };
 
-/// Maps an input to the shape of a block's output: a 1 x 1 convolution and a norm, named 0 and
+/// Maps a block's input to the shape of its output by a 1 x 1 convolution and a norm, named 0 and
 /// 1.
 struct Projection final : Layer {
   Conv2d conv;
@@ -61,7 +62,7 @@ struct Projection final : Layer {
   void describe(Fields& field) override { field("0", conv), field("1", norm); }
 };
 
-/// Two 3 x 3 convolutions plus the identity: the block of resnet18 and resnet34.
+/// The block of resnet18 and resnet34: two 3 x 3 convolutions, plus the block's input.
 struct BasicBlock final : Layer {
   static constexpr int64_t expansion = 1;  // output channels per `width`
   Conv2d conv1;
@@ -75,8 +76,8 @@ struct BasicBlock final : Layer {
   void describe(Fields& field) override;
 };
 
-/// 1 x 1 down to `width` channels, 3 x 3, 1 x 1 up to four times as many: the block of resnet50.
-/// The 3 x 3 convolution has the stride, as torchvision's ("ResNet v1.5").
+/// The block of resnet50: convolutions of 1 x 1 to `width` channels, of 3 x 3, and of 1 x 1 to 4
+/// `width` channels. The 3 x 3 convolution has the stride, as in torchvision ("ResNet v1.5").
 struct Bottleneck final : Layer {
   static constexpr int64_t expansion = 4;
   Conv2d conv1;
@@ -106,7 +107,7 @@ struct ResNet final : Layer {
   void describe(Fields& field) override;
 };
 
-/// As torchvision.models.resnet18, resnet34 and resnet50.
+/// Return the networks of these names in torchvision.models, with initial weights.
 ResNet resnet18(ResNetOptions options = {});
 ResNet resnet34(ResNetOptions options = {});
 ResNet resnet50(ResNetOptions options = {});
@@ -124,7 +125,7 @@ struct UNetOptions {
   bool transposed = true;
 };
 
-/// Twice: a 3 x 3 convolution, batch norm, ReLU. Named conv1, bn1, conv2, bn2.
+/// A 3 x 3 convolution, batch norm and ReLU, twice; named conv1, bn1, conv2, bn2.
 struct DoubleConv final : Layer {
   Conv2d conv1;
   BatchNorm2d bn1;
@@ -186,7 +187,7 @@ struct VitOptions {
   int64_t layers = 12, heads = 12, width = 768;
 };
 
-/// x + attention(norm1(x)), then x + mlp(norm2(x)).
+/// Computes x = x + attention(norm1(x)), then x + mlp(norm2(x)).
 struct VitBlock final : Layer {
   int64_t heads;
   LayerNorm norm1, norm2;
@@ -204,7 +205,8 @@ struct Vit final : Layer {
   std::vector<VitBlock> blocks;
   LayerNorm norm;
   Linear head;
-  /// Throws UsageError for sizes below 1, and for sizes that do not divide.
+  /// Throws UsageError for sizes below 1, ShapeError unless patch divides image, heads divide
+  /// width.
   explicit Vit(VitOptions options = {});
   /// x: [n, channels, image, image]; the result: logits [n, classes].
   Tensor forward(const Tensor& x) const override;
