@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Test accuracy by wire format and batches per step, from lesson 28. Its one process computes what one process per batch would compute.
 
-usage: wire_accuracy.py 19_DISTRIBUTED [--wire W[,W]] [--batches-per-step K[,K]] [--strategy S] [--seeds N] [--epochs N] [--batches N]
+usage: wire_accuracy.py 28_DISTRIBUTED [--wire W[,W]] [--batches-per-step K[,K]] [--strategy S] [--seeds N] [--epochs N] [--batches N]
 Prints the mean over the seeds and their standard deviation, in percent.
 """
 

@@ -98,20 +98,41 @@ const Experiment found::e8{"E8",
                            "every 128 terms (DeepSeek-V3, arXiv 2412.19437, 3.3.2).",
                            e08::run};
 
-// E28. E8's layer under the sums of matrix units, for bf16 and e4m3 operands of both signs.
+// E28. E8's layer under the sums of matrix units, for bf16 and e4m3 operands: of both signs, then
+// for e4m3 positive ones.
 
 namespace e28 {
 
 constexpr int64_t lengths[]{64, 256, 1024, 4096, 16384};
 
-/// Prints the errors, and returns them at K = 4096, by the units' order.
-std::vector<double> table_of(Findings& found, std::string_view format,
+/// Returns the error that rounding operands to e4m3 alone makes, in the units of e08::error().
+double error_of_operands(int64_t k, bool positive) {
+  manual_seed(8);
+  const auto drawn = [&](int64_t n) { return positive ? rand({n, k}) : randn({n, k}); };
+  const Tensor x = drawn(e08::rows), weight = drawn(e08::columns);
+  const auto product = [&](const Tensor& a, const Tensor& b) {
+    return matmul(cast(a, f64), transpose(cast(b, f64), 0, 1)).to_vector<double>();
+  };
+  const std::vector<double> exact = product(x, weight);
+  const std::vector<double> rounded = product(quantize(x, "e4m3"), quantize(weight, "e4m3"));
+  double total = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    total += std::abs(rounded[i] - exact[i]) / (positive ? exact[i] : std::sqrt(double(k)));
+  return total / double(exact.size());
+}
+
+/// Prints the errors, for e4m3 with those of the operands, and returns them at K = 4096, by the
+/// units' order.
+std::vector<double> table_of(Findings& found, std::string_view format, bool positive,
                              const std::vector<std::string>& units) {
-  std::vector<std::string> heads{std::string(format) + " operands: / sqrt(K)"};
+  std::vector<std::string> heads{
+      std::string(format) + (positive ? ", positive: relative error" : " operands: / sqrt(K)")};
+  std::vector<std::string> alone{"rounding to e4m3 alone"};
   std::vector<e08::Operands> given;
   for (const int64_t k : lengths) {
     heads.push_back("K " + std::to_string(k));
-    given.push_back(e08::operands(k, false, format));
+    alone.push_back(number(error_of_operands(k, positive), 2));
+    given.push_back(e08::operands(k, positive, format));
   }
   Table table(heads);
   std::vector<double> at_4096;
@@ -119,45 +140,33 @@ std::vector<double> table_of(Findings& found, std::string_view format,
     std::vector<std::string> cells{unit};
     const e08::Sum sum{unit, unit == "f32" ? R"({"format": "f32"})" : '"' + unit + '"', 0};
     for (const e08::Operands& of : given) {
-      const double e = e08::error(sum, of, false);
+      const double e = e08::error(sum, of, positive);
       cells.push_back(number(e, 2));
       if (of.x.size(1) == 4096) at_4096.push_back(e);
     }
     table.row(cells);
   }
+  if (format == "e4m3") table.row(alone);
   found.out() << table;
   return at_4096;
 }
 
-/// Returns the mean error over sqrt(K) that rounding normal numbers to e4m3 alone makes.
-double error_of_operands() {
-  constexpr int64_t k = 4096;
-  manual_seed(8);
-  const Tensor x = randn({e08::rows, k}), weight = randn({e08::columns, k});
-  const auto product = [&](const Tensor& a, const Tensor& b) {
-    return matmul(cast(a, f64), transpose(cast(b, f64), 0, 1)).to_vector<double>();
-  };
-  const std::vector<double> exact = product(x, weight);
-  const std::vector<double> rounded = product(quantize(x, "e4m3"), quantize(weight, "e4m3"));
-  double total = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) total += std::abs(rounded[i] - exact[i]);
-  return total / double(exact.size()) / std::sqrt(double(k));
-}
-
 void run(Findings& found) {
   const std::vector<double> longs = table_of(
-      found, "bf16",
+      found, "bf16", false,
       {"f32", "v100-mma", "a100-mma", "h100-wgmma", "mi300-mfma", "avx512-bf16", "amx-bf16"});
-  const std::vector<double> shorts =
-      table_of(found, "e4m3", {"f32", "l40-mma-f8", "h100-wgmma-f8", "b200-tcgen05-f8"});
-  const double operands = error_of_operands();
-  found.out() << "  rounding the operands to e4m3 alone: " << number(operands, 2) << '\n';
+  const std::vector<std::string> units{"f32", "l40-mma-f8", "h100-wgmma-f8", "b200-tcgen05-f8"};
+  const std::vector<double> shorts = table_of(found, "e4m3", false, units);
+  const std::vector<double> positive = table_of(found, "e4m3", true, units);
   // An H100 cuts the sum itself towards 0 in each step. A V100, which keeps as many bits as f32
   // has, cuts only the products, whose signs differ.
   found.within("bf16: an H100's error over that of sums in f32", longs[3] / longs[0], 3, 30);
   found.within("bf16: an H100's error over a V100's", longs[3] / longs[1], 2, 20);
   found.within("e4m3: an H100's error over a B200's", shorts[2] / shorts[3], 1e3, 1e6);
-  found.within("e4m3: an H100's error over that of the operands", shorts[2] / operands, 0.01, 0.3);
+  found.within("e4m3: an H100's error over that of the operands",
+               shorts[2] / error_of_operands(4096, false), 0.01, 0.3);
+  found.within("e4m3, positive: an H100's error over that of the operands",
+               positive[2] / error_of_operands(4096, true), 2, 200);
 }
 
 }  // namespace e28
