@@ -124,7 +124,7 @@ inline constexpr OpInfo cosine_embedding_loss = loss("cosine_embedding_loss");
 inline constexpr OpInfo margin_ranking_loss = loss("margin_ranking_loss");
 inline constexpr OpInfo hinge_embedding_loss = loss("hinge_embedding_loss");
 inline constexpr OpInfo poisson_nll_loss = loss("poisson_nll_loss");
-/// PyTorch casts it on the CPU only.
+/// PyTorch casts the inputs of ctc_loss on the CPU only.
 inline constexpr OpInfo ctc_loss = loss("ctc_loss", CastClass::as_is);
 inline constexpr OpInfo index_put{"index_put", CastClass::widest_input,
                                   cast_reason::several_inputs};
@@ -155,7 +155,7 @@ concept Operation = std::same_as<const OpInfo, decltype(Op::info)>;
 
 namespace halftone::detail {
 
-/// Converts to a value of any type where a struct is initialized: so its members can be counted.
+/// Converts to any type. A struct can be initialized with as many of these as it has members.
 struct AnyValue {
   template <class T> operator T() const;
 };
@@ -254,10 +254,10 @@ template <class M> uint64_t versions_of(const M& member) {
 namespace halftone {
 
 /// The inputs that need gradients, and each gradient's dtype. An operation that can save work
-/// declares a member `Needs<N> needs{};`. The dtype is the input's, or, if the operation declares
-/// `static constexpr std::array<bool, N> wide_gradients` with true for an input that is a cast of
-/// an f32 tensor, f32: then the gradient goes directly to that tensor. A weight gradient thus
-/// leaves its matrix product as f32, never rounded to bf16 and cast back.
+/// declares a member `Needs<N> needs{};`. The dtype is usually the input's. It is f32 for an input
+/// that is a cast of an f32 tensor, if the operation declares `static constexpr std::array<bool, N>
+/// wide_gradients` with true for this input: the gradient then goes directly to that tensor. A
+/// weight gradient thus leaves its matrix product as f32, never rounded to bf16 and cast back.
 template <int N> struct Needs {
   std::array<bool, std::size_t(N)> input{};
   std::array<DType, std::size_t(N)> gradient_dtype{};
@@ -267,8 +267,8 @@ template <int N> struct Needs {
 
 namespace detail {
 
-/// Whether an operation handles inputs and gradients that wait (core/pending.h) itself: it declares
-/// `static constexpr bool reads_waiting = true`. For other operations they are computed first.
+/// Whether an operation declares `static constexpr bool reads_waiting = true`: it then reads inputs
+/// and gradients that wait (core/pending.h). For other operations these are computed first.
 template <class Op> constexpr bool reads_waiting = requires { Op::reads_waiting; };
 inline void compute_if_waiting(const Tensor& x) {
   if (x.defined()) x.raw_data();
@@ -278,7 +278,7 @@ inline void compute_if_waiting(const Tensor& x) {
 [[noreturn]] void fail_without_gradient(const OpInfo& op);
 [[noreturn]] void fail_without_second_gradient(const OpInfo& op);
 
-/// Calls see(x) for each defined tensor that an operation saved, except its member `mask`.
+/// Calls see(x) for each defined tensor that an operation saved. A member named `mask` is left out.
 template <class Op, class See> void for_each_saved(const Op& op, const See& see) {
   if constexpr (std::is_class_v<Op> && std::is_aggregate_v<Op>)
     if constexpr (count_of_values<Op>() <= most_members)
@@ -296,9 +296,8 @@ template <class Op, class See> void for_each_saved(const Op& op, const See& see)
       });
 }
 
-/// Returns the tensor that a node stores in place of the saved x. If x is an activation and large
-/// enough, that is a tensor in the form plan.saved, which is decoded when it is read; else x
-/// itself.
+/// Returns the tensor that a node stores in place of the saved x. If x is a large activation, that
+/// tensor has the form plan.saved and is decoded when it is read; otherwise it is x itself.
 Tensor coded_if_activation(const Tensor& x, std::span<const Tensor> inputs, const Tensor& output,
                            const CastPlan& plan);
 
@@ -354,7 +353,7 @@ template <class Op> constexpr bool has_f32_result = requires(Op& op) { op.f32_re
 /// Returns the edge for the gradient of an input. With `wide`, an input that is a cast of an f32
 /// tensor gets the edge of that tensor.
 Edge edge_of(const Tensor& input, bool wide);
-/// Returns the edges of all inputs; `wide` has an entry for each input, or is empty: none.
+/// Returns the edges of all inputs; `wide`: one entry per input; empty: false for all.
 std::vector<Edge> edges_of(std::span<const Tensor> inputs, std::span<const bool> wide);
 template <class Op> constexpr bool wants_wide([[maybe_unused]] std::size_t input) {
   if constexpr (requires { Op::wide_gradients; }) return Op::wide_gradients[input];
@@ -474,7 +473,7 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
 Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
                     std::vector<Edge> edges);
 
-/// Returns the result in the dtype that a plan asks for, by a recorded cast.
+/// Returns a floating output in `dtype`, by a recorded cast; without a dtype, the output itself.
 Tensor as_planned(Tensor output, std::optional<DType> dtype);
 
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
