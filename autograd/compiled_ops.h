@@ -21,7 +21,7 @@ template <class Op> consteval std::size_t named_inputs(Tensor (Op::*)(std::span<
   return 0;
 }
 
-/// Compiles apply_compiled() for these operations: taking a function's address does so.
+/// Takes the addresses of apply_compiled() for these operations, so that the compiler generates it.
 template <class... Op> const void* compiled(TypeList<Op...>) {
   static const void* const functions[] = {
       reinterpret_cast<const void*>(&apply_compiled<named_inputs(&Op::forward), Op>)...};
