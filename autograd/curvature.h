@@ -26,7 +26,7 @@ struct TraceOptions {
   int64_t samples = 32;      // random vectors, at least 2: the error falls with their square root
   double confidence = 0.95;  // that an interval contains the trace
 };
-/// An estimate of the trace of the matrix of second derivatives by one parameter's elements.
+/// An estimate for one parameter: the trace of the matrix of second derivatives by its elements.
 struct TraceEstimate {
   double trace = 0;
   double low = 0, high = 0;  // Student's interval of the mean of the samples
@@ -48,9 +48,9 @@ struct Eigenvalue {
   int64_t steps = 0;
   std::vector<Tensor> vector{};  // of length 1, one tensor per parameter
 };
-/// Returns the eigenvalue of the Hessian of largest magnitude, by power iteration from a random
-/// vector: its inverse bounds the learning rate of plain gradient descent. Check `residual`: two
-/// eigenvalues of nearly one magnitude make the iteration slow.
+/// Returns the Hessian's eigenvalue of largest magnitude, by power iteration from a random vector.
+/// The eigenvalue's inverse bounds the learning rate of plain gradient descent. Check `residual`:
+/// two eigenvalues of nearly one magnitude make the iteration slow.
 Eigenvalue largest_hessian_eigenvalue(const Tensor& loss, const std::vector<Tensor>& parameters,
                                       const EigenvalueOptions& options = {});
 
