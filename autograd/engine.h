@@ -15,7 +15,7 @@
 namespace halftone {
 
 struct BackwardOptions {
-  Tensor gradient{};  // to start from, of root's shape and dtype; undefined: 1, for one element
+  Tensor gradient{};  // of root, with its shape and dtype; undefined: 1, if root has one element
   bool retain_graph = false;  // saved tensors are kept; else each is freed with its operation
   /// The gradients have a history of their own: a second backward can start from them. Implies
   /// retain_graph. A leaf then owns its gradient, and the gradient's history the leaf: the memory
@@ -25,9 +25,11 @@ struct BackwardOptions {
 };
 
 /// Accumulates the gradients of `root` into the leaves it depends on. As torch.autograd.backward.
-/// Throws UsageError for a tensor without history or a graph that was freed, DTypeError or
-/// ShapeError, naming the operation, for a gradient that does not fit, and UnsupportedError for an
-/// operation without a second gradient under create_graph (docs/operations.md).
+/// Throws UsageError if `root` has no history or its graph was freed, and if it has several
+/// elements and options.gradient is undefined. Throws ShapeError if options.gradient is not of
+/// root's shape and dtype. Throws DTypeError or ShapeError if an operation returns a gradient that
+/// does not fit. Throws UnsupportedError for an operation without a gradient, or with create_graph
+/// without a second one (docs/operations.md).
 void backward(const Tensor& root, const BackwardOptions& options = {});
 
 namespace autograd {
@@ -36,7 +38,7 @@ struct GradOptions {
   /// One per output, of its shape and dtype; undefined or missing: ones, for outputs of one element
   std::vector<Tensor> grad_outputs{};
   bool retain_graph = false;
-  /// If true, an input that the outputs do not depend on gets an undefined gradient, instead of an
+  /// If true, an input that the outputs do not depend on gets an undefined gradient; else it is an
   /// error
   bool allow_unused = false;
   /// The gradients have a history: they can be part of a loss, or be differentiated again. Implies
@@ -46,8 +48,8 @@ struct GradOptions {
 
 /// Returns the gradients of the sum of `outputs` with respect to `inputs` (leaves or computed
 /// tensors), one for each; no leaf's grad() changes. As torch.autograd.grad. Throws as backward()
-/// does, and UsageError for inputs that need no gradient or are not reached, and for checkpointed
-/// segments.
+/// does. Throws UsageError for an input that needs no gradient or, unless allow_unused, is not
+/// reached, and for outputs that depend on a checkpointed segment.
 std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                          const GradOptions& options = {});
 std::vector<Tensor> grad(const Tensor& output, const std::vector<Tensor>& inputs,
@@ -115,7 +117,7 @@ struct OperationReader {
 };
 
 /// Returns the reader of a user's operation, which must be a struct without constructors and
-/// private members: reader_of<SwishGate>().
+/// private members. Example: reader_of<SwishGate>().
 template <Operation Op> OperationReader reader_of() {
   static_assert(std::is_aggregate_v<Op>,
                 "members of an operation that has constructors or private "
@@ -158,9 +160,9 @@ struct Checkpoint {
 
 /// Returns segment(inputs), and recomputes its activations in backward. Gradients reach the inputs
 /// and every parameter that the segment uses. The segment runs twice, and must compute the same
-/// twice. It gets the random numbers and the buffers of modules of the first run again; what the
-/// second run writes into buffers or measures for running statistics is dropped (in
-/// torch.utils.checkpoint, which this follows otherwise, it updates buffers twice).
+/// twice. The second run gets the random numbers of the first again, and the buffers of modules as
+/// the first found them. Its writes into buffers and its running statistics are dropped. As
+/// torch.utils.checkpoint, except that there the second run updates the buffers again.
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs);
 
 }  // namespace halftone
