@@ -20,27 +20,29 @@ using Gradients = std::vector<Tensor>;
 /// this order: the gradients of these are recorded as well.
 class History {
  public:
-  /// Bit i of `wanted`: whether the pass asks for the gradient of input i.
+  /// Bit i of `wanted` says whether the pass asks for the gradient of input i.
   History(std::shared_ptr<Node> node, uint32_t wanted) : node_(std::move(node)), wanted_(wanted) {}
 
+  /// Returns whether the pass asks for the gradient of this input; inputs from 32 on have no bit
+  /// and count as asked for, if they have a graph.
   bool wants(std::size_t input) const;
   /// Return the dtype and the shape that the gradient of an input must have.
   DType dtype(std::size_t input) const { return node_->edges[input].dtype; }
   const Shape& shape(std::size_t input) const { return node_->edges[input].shape; }
 
-  /// Returns what was saved of an input, with its history. `expanded`: the shape to which the input
-  /// was broadcast before it was reshaped.
+  /// Returns `saved`, the tensor that was saved of an input, with the input's history. `expanded`:
+  /// the shape to which the input was broadcast before it was reshaped.
   Tensor input(std::size_t input, const Tensor& saved,
                const std::optional<Shape>& expanded = {}) const;
-  /// Returns what was saved of the result, with its history.
+  /// Returns `saved`, the tensor that was saved of the result, with the result's history.
   Tensor output(const Tensor& saved) const;
-  /// Returns zeros without history for through(), in place of an input whose values do not affect
-  /// the gradients; an undefined tensor if the pass does not ask for the input's gradient.
+  /// Returns zeros that through() can take for an input whose values do not affect the gradients,
+  /// or an undefined tensor if the pass does not ask for the input's gradient.
   Tensor stand_in(std::size_t input, Device device) const;
 
   /// Returns one gradient per edge, all undefined.
   Gradients none() const { return Gradients(node_->edges.size()); }
-  /// Returns a gradient in the dtype and shape of its input, which has as many elements.
+  /// Returns `gradient` in the dtype and shape of the input, which has the same number of elements.
   Tensor fitting(std::size_t input, const Tensor& gradient) const;
   using Function = std::function<Tensor(const std::vector<Tensor>&)>;
   /// Returns the gradients of f(inputs) for dy; they have a history. f computes the node's
@@ -52,8 +54,8 @@ class History {
   uint32_t wanted_;
 };
 
-/// Returns the gradients of a node's inputs, and these gradients have a history. If the node has a
-/// tap, the tap computes them: what it rounds has the gradient of the identity.
+/// Returns the gradients of a node's inputs; they have a history. `wanted`: as in History. If the
+/// node has a tap, the tap computes them: what it rounds has the gradient of the identity.
 Gradients recorded_gradients(const std::shared_ptr<Node>& node, const Tensor& dy, uint32_t wanted);
 
 namespace detail {
@@ -62,7 +64,7 @@ Tensor sum_to(const Tensor& x, const Shape& shape);
 using Map = std::function<Tensor(const Tensor&)>;
 /// Returns map(x), recorded. map is linear: its gradient is `adjoint`, whose gradient is `map`.
 Tensor linear_map(const Tensor& x, Map map, Map adjoint);
-/// Returns the gradient for dy, recorded, of an operation that is linear in its only input.
+/// For an operation that is linear in its only input: returns its gradient for dy, recorded.
 template <class Op> Tensor adjoint_of(const Op& op, const Tensor& dy) {
   return linear_map(
       dy, [op](const Tensor& g) { return op.backward(g)[0]; },
