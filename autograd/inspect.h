@@ -27,9 +27,9 @@ struct GradcheckResult {
   explicit operator bool() const { return passed; }
 };
 
-/// Checks the gradients of `function`, which returns one tensor of any shape. Inputs that require
-/// gradients must be f64, else it throws DTypeError; `function` must be smooth within `step` of
-/// them.
+/// Checks the gradients of `function`, which returns one tensor of any shape. Throws DTypeError if
+/// an input that requires a gradient is not f64. `function` must be smooth within `step` of the
+/// inputs.
 GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function,
                           const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 
@@ -44,20 +44,20 @@ struct DotOptions {
   /// The names of leaves and of kept tensors. Any text.
   std::vector<std::pair<std::string, Tensor>> names{};
   /// Returns the site of an operation, its place in the model ("0/linear.0"), for its second line.
-  /// A null function or an empty text: no such line. Nodes do not store sites: an object that saw
-  /// the forward pass knows them.
+  /// A null function or an empty text gives no such line. Nodes do not store sites: an object that
+  /// saw the forward pass knows them.
   std::function<std::string(const Node& node)> place_of{};
-  /// Readers for operations of your own; without them the picture says that it does not know their
-  /// saved tensors: {reader_of<SwishGate>()}.
+  /// Readers for operations of your own, such as {reader_of<SwishGate>()}. Without a reader, the
+  /// picture says that the saved tensors of the operation are unknown.
   std::vector<OperationReader> operations{};
 };
 
 /// Draws all operations that `loss` was computed from, as far as gradients go. Call it before
-/// backward(), which frees the graph. The same computation gives the same text: it contains
-/// no addresses. A kept storage is counted once, with all its bytes; those of parameters,
-/// inputs and named tensors are not counted, because they exist anyway. Throws UsageError for
-/// an undefined tensor and one without a graph, and FormatError if the file cannot be
-/// written.
+/// backward(), which frees the graph. The same computation gives the same text: it contains no
+/// addresses. The storage of a saved tensor is counted once, with all its bytes; storages of
+/// parameters, inputs and named tensors are not counted, because they exist anyway. Throws
+/// UsageError if `loss` is undefined, or has no graph, or its graph was freed. Throws FormatError
+/// if the file cannot be written.
 void write_dot(const Tensor& loss, const std::filesystem::path& path,
                const DotOptions& options = {});
 void write_dot(const Tensor& loss, std::ostream& out, const DotOptions& options = {});
