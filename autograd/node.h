@@ -54,12 +54,12 @@ struct Node {
   GradientHooks hooks{};         // on the gradient of the output
   std::shared_ptr<OpTap> tap{};  // wraps forward and backward
   bool scales_loss = false;      // multiplies a loss by a loss scale
-  std::optional<bool> tf32{};    // core/device.h, as in forward
+  std::optional<bool> tf32{};    // overrides the TF32 flag (core/device.h), as in forward
   bool saved_coded = false;      // saved activations are stored in 8 or 4 bits
-  /// Returns one gradient per edge; undefined if none is needed.
+  /// Returns one gradient per edge: an undefined tensor for an edge that needs none.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
-  /// Returns the gradients of the inputs that have their bit in `inputs` (bit i: input i),
-  /// undefined for the others: each product of an operation can be given its own dy.
+  /// Returns the gradients of the inputs that have their bit in `inputs` (bit i: input i), and
+  /// undefined tensors for the others. A tap can so give each product of an operation its own dy.
   virtual std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) = 0;
   /// Returns the same gradients, computed by recorded operations (autograd/history.h): for a pass
   /// that creates a graph. An operation without this form throws UnsupportedError.
