@@ -11,7 +11,7 @@
 
 namespace halftone::check {
 
-// Checks of the inputs of operations, with their error messages.
+// Checks of operations' inputs. All but the last two throw UsageError for an undefined tensor.
 
 inline void defined(std::string_view op, std::string_view what, const Tensor& x) {
   if (!x.defined()) fail<UsageError>(op, what, " is undefined. Pass a tensor.");
@@ -36,20 +36,20 @@ inline void rank(std::string_view op, std::string_view what, const Tensor& x, in
                      wanted, ".");
 }
 
-/// Throws DTypeError unless x is of integers or of f64, f32, f16 or bf16.
+/// Throws DTypeError unless x's dtype is an integer type, f64, f32, f16 or bf16.
 inline void numbers(std::string_view op, const Tensor& x) {
   defined(op, "an input", x);
   if (x.dtype() == boolean || (is_floating(x.dtype()) && size_of(x.dtype()) == 1))
     fail<DTypeError>(op, "needs integers, f64, f32, f16 or bf16, got ", described(x),
                      ". Cast it first.");
 }
-/// Throws DTypeError unless x is of bool or of a dtype that numbers() allows.
+/// Throws DTypeError unless x's dtype is bool or one that numbers() allows.
 inline void numbers_or_bool(std::string_view op, const Tensor& x) {
   defined(op, "an input", x);
   if (x.dtype() != boolean) numbers(op, x);
 }
 
-/// Throws DTypeError unless x, indices or targets, is i64 or i32. Kernels take i64: see index.h.
+/// Throws DTypeError unless x (indices or targets) is i64 or i32. Kernels take i64: wide_indices().
 inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
   defined(op, what, x);
   if (x.dtype() != i64 && x.dtype() != i32)
@@ -65,7 +65,7 @@ inline void on_device_of(std::string_view op, const Tensor& input, std::string_v
                       ". Move them to one device with to().");
 }
 
-/// Throws unless x (weight, bias, running statistics) is undefined or floating of shape [size].
+/// Throws DTypeError or ShapeError unless x (a weight) is undefined or floating of shape [size].
 inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
   if (!x.defined()) return;
   floating(op, x);
@@ -84,7 +84,7 @@ namespace halftone {
 
 struct Cast {
   static constexpr OpInfo info{"cast", CastClass::as_is};
-  /// Nothing to free: the cast of a weight may serve several losses, each with its own backward.
+  /// Not freed: the cast of a weight may serve several losses, each with its own backward.
   static constexpr bool survives_backward = true, reads_waiting = true;
   DType to;
   bool channels_last = false;  // in memory; else in x's order
@@ -103,8 +103,8 @@ struct Cast {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// Returns x in another dtype: rounds to nearest even; to integers truncates. Returns x itself if
-/// it already has that dtype. As torch.Tensor.to(dtype).
+/// Returns x in another dtype. Floating dtypes round to nearest even, integers truncate. Returns x
+/// itself if it already has that dtype. As torch.Tensor.to(dtype).
 inline Tensor cast(const Tensor& x, DType dtype) {
   if (!x.defined()) fail<UsageError>("cast", "the input is undefined. Pass a tensor.");
   return x.dtype() == dtype ? x : apply(Cast{.to = dtype}, x);
@@ -126,8 +126,9 @@ struct Quantize {
 
 /// Returns x on the quantizer's grid. Blocks and rotations run along the last dimension, the
 /// columns. f64 is computed in f32. Stochastic rounding draws from the default generator. Throws
-/// UsageError if the dtype does not hold the results exactly, for scaling from a history, which
-/// needs an owner of that history, and if rotations do not divide the columns.
+/// ShapeError if the size of rotations does not divide the columns. Throws UsageError if the dtype
+/// does not hold the results exactly, and for a quantizer that scales from a history or rounds by
+/// an average over steps: a single call has neither.
 ///   Tensor y = quantize(x, *quantizer_named("mxfp4"));
 Tensor quantize(const Tensor& x, const Quantizer& quantizer);
 /// Returns x on the grid of a quantizer by its name, as quantizer_named(): quantize(x, "e4m3").
