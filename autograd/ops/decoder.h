@@ -13,8 +13,8 @@ namespace halftone {
 // rope: turns pairs of elements by angles that grow with the position, so that the products of
 // queries and keys depend on their distance (Su et al. 2021). PyTorch has no such operation.
 
-/// x: [n, heads, l, e]; the gradient turns back by the same angles. y has its dimensions in x's
-/// order in memory, as attention's.
+/// x: [n, heads, l, e]. The gradient turns back by the same angles. y has the dimension order of x
+/// in memory.
 struct Rope {
   static constexpr OpInfo info{"rope", CastClass::as_is,
                                "a rotation keeps lengths: computed in f32 inside and rounded once"};
@@ -69,9 +69,8 @@ Tensor swiglu(const Tensor& x);
 
 // Products of groups of rows, each with weights of its own: the experts of a mixture.
 
-/// y[i] = x[i] weight[g]^T for the rows i of group g, ends[g - 1] to ends[g] (without it). x:
-/// [rows, in]; weight: [groups, out, in]. One product per group, so it costs what its products
-/// cost.
+/// y[i] = x[i] weight[g]^T for the rows i of group g: from ends[g - 1], or 0, to ends[g] - 1. x:
+/// [rows, in]; weight: [groups, out, in]. Computes one product per group.
 struct GroupedLinear {
   static constexpr Contraction sums{.forward = {Sums::over_last, Sums::over_last},
                                     .backward = {Sums::over_tokens, Sums::over_rows},
@@ -103,8 +102,9 @@ struct GroupedLinear {
 };
 
 /// Returns [rows, out]. ends: integers [groups], the row after each group's last one, in ascending
-/// order; the last is the number of rows. A GPU's host waits for them. As torch.nn.functional's
-/// grouped_mm(x, weight.transpose(1, 2), offs=ends), which autocast does not cast.
+/// order; the last is the number of rows. The host waits for ends on a GPU. As
+/// torch.nn.functional's grouped_mm(x, weight.transpose(1, 2), offs=ends), which autocast does not
+/// cast.
 Tensor grouped_linear(const Tensor& x, const Tensor& weight, const Tensor& ends);
 
 // The scores by which a mixture sends tokens to experts: a linear map with a class of its own.
