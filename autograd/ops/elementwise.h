@@ -14,8 +14,8 @@
 namespace halftone {
 
 namespace detail {
-/// Compute recorded_backward() of Unary and Binary, whose formula is given as a FormulaCall.
-/// Defined in recorded_elementwise.cpp.
+/// Compute recorded_backward() of Unary and Binary; `f` is the operation's formula. Defined in
+/// recorded_elementwise.cpp.
 std::vector<Tensor> recorded_unary(FormulaCall f, Saves saves, const Tensor& saved, DType from,
                                    const Tensor& dy, const History& history);
 std::vector<Tensor> recorded_binary(FormulaCall f, const Tensor& a, const Tensor& b,
@@ -58,9 +58,9 @@ template <class F> struct Unary {
 };
 
 namespace detail {
-/// Returns whether kernels accept a and b although their dtypes differ: in sums and differences of
-/// f32 and short floats, whose gradients need neither input. A residual is then added without an
-/// f32 copy of the shorter one.
+/// Returns whether kernels accept a and b although their dtypes differ. They do in sums and
+/// differences of f32 and short floats, whose gradients need neither input. A residual is then
+/// added without an f32 copy of the shorter one.
 template <class F> bool mixes(const Tensor& a, const Tensor& b) {
   const auto short_or_f32 = [](DType dtype) {
     return dtype == f32 || dtype == f16 || dtype == bf16;
@@ -114,7 +114,7 @@ template <class F> struct Binary {
                                     dx);
     return in_dtype_of(input, reduce_to(dx, shape));
   }
-  /// Returns dx, already summed to the input's shape, in the dtype of the input's gradient: rounded
+  /// Returns dx, which has the input's shape already, in the dtype of the input's gradient: rounded
   /// once, as the gradient of a cast is.
   Tensor in_dtype_of(int input, const Tensor& dx) const {
     const DType dtype = needs.dtype(input);
@@ -256,8 +256,8 @@ template <class Op> Tensor apply_promoted(Op op, const Tensor& a, const Tensor& 
 }
 }  // namespace detail
 
-/// Returns formula(a, b). Different dtypes are promoted by casts, except those that mixes() allows
-/// when no policy rounds inputs to grids.
+/// Returns formula(a, b). Casts promote different dtypes, unless mixes() allows these and no policy
+/// rounds inputs to grids.
 template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
   const InputCaster* const caster = active_caster();
   if (a.defined() && b.defined() && detail::mixes<F>(a, b) && !(caster && caster->treats()))
@@ -287,8 +287,8 @@ inline Tensor pow(const Tensor& a, const Tensor& b) { return binary(formula::Pow
 inline Tensor logaddexp(const Tensor& a, const Tensor& b) {
   return binary(formula::LogAddExp{}, a, b);
 }
-/// Return the angle of the point (b, a), and a log(b), which is 0 if a is 0. As torch.atan2 and
-/// torch.xlogy: integers become f32.
+/// atan2() returns the angle of the point (b, a). xlogy() returns a log(b), and 0 if a is 0. As
+/// torch.atan2 and torch.xlogy: integers become f32.
 inline Tensor atan2(const Tensor& a, const Tensor& b) {
   return detail::of_floats(formula::Atan2{}, a, b);
 }
@@ -350,7 +350,7 @@ inline DType dtype_for(const Tensor& x, Number number) {
                     (number.value >= 0 || x.dtype() != u8);
   return fits ? x.dtype() : i64;
 }
-/// Returns the number as a tensor for use with x: the elements of x are not copied.
+/// Returns the number as a scalar tensor on x's device, in the dtype to which both promote.
 inline Tensor scalar_like(std::string_view op, const Tensor& x, Number number) {
   check::defined(op, "an input", x);
   return scalar(number, dtype_for(x, number), x.device());
@@ -449,7 +449,7 @@ inline Tensor xlogy(Number a, const Tensor& b) {
   return xlogy(detail::scalar_like("xlogy", b, a), b);
 }
 /// Return x ^ exponent and base ^ x. As torch.pow: integers with a whole number are raised as
-/// integers, with any other number as f32.
+/// integers, with any other number as f32. A negative whole exponent of integers throws UsageError.
 inline Tensor pow(const Tensor& x, Number exponent) {
   check::defined("pow", "an input", x);
   const bool whole = !is_floating(x.dtype()) && exponent.whole;
@@ -466,7 +466,7 @@ inline Tensor pow(Number base, const Tensor& x) {
   });
 }
 /// Limits x to [low, high]; one of the two may be absent: clamp(x, 0), clamp(x, {}, 1). As
-/// torch.clamp with numbers; integers with a fraction become f32.
+/// torch.clamp with numbers; integers with a fraction become f32. Throws UsageError if low > high.
 inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Number> high = {}) {
   check::defined("clamp", "an input", x);
   if (!low && !high) fail<UsageError>("clamp", "got neither bound. Pass low, high, or both.");
@@ -482,8 +482,8 @@ inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Nu
   return unary(formula::Clamp{from, to},
                cast(x, detail::dtype_for(x, whole ? Number(0) : Number(0.5))));
 }
-/// Limits x to [low, high] by tensors that broadcast to it, one of which may be undefined; if low >
-/// high the result is high. Where x equals a bound, both share the gradient.
+/// Limits x to [low, high], tensors that broadcast with it; one of them may be undefined. Where low
+/// > high, the result is high. Where x equals a bound, both share the gradient.
 inline Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {}) {
   if (!low.defined() && !high.defined())
     fail<UsageError>("clamp", "got neither bound. Pass low, high, or both.");
