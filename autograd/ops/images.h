@@ -20,8 +20,8 @@ struct Pair {
   std::array<int64_t, 2> array() const { return {height, width}; }
 };
 
-/// Amounts on both sides of height and width, or one of PyTorch's words: "same" gives the result
-/// the size of the input, at stride 1 only; "valid" is 0.
+/// Amounts on both sides of height and width, or one of PyTorch's words. "same" gives the result
+/// the size of the input; it needs stride 1. "valid" is 0.
 struct ConvPadding : Pair {
   bool same = false;
   using Pair::Pair;
@@ -78,8 +78,8 @@ struct Conv2d {
   ConvGeometry geometry;
   Tensor x{}, weight{};
   Needs<3> needs{};
-  /// With it, forward and both gradients are products with the windows of x, with sums over
-  /// channels, then over the kernel's rows and columns; the windows' gradients are added up in f32.
+  /// If given, forward and both gradients are products with the windows of x, summed over channels,
+  /// then over the kernel's rows and columns; the windows' gradients are added in f32.
   std::optional<Accumulator> accumulate{};
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);
@@ -236,8 +236,8 @@ struct AdaptiveAvgPool2d {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// As torch.nn.functional's functions of these names; x may lack the batch dimension. The functions
-/// of rows, [n, c, length], read the widths of their options.
+/// As torch.nn.functional's functions of these names; x may lack the batch dimension. The 1d
+/// functions take rows [n, c, length], and read only the widths in their options.
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor max_pool1d(const Tensor& x, const PoolOptions& options);
@@ -286,10 +286,10 @@ struct Interpolate {
   std::vector<Tensor> recorded_backward(const Tensor& dy, const History& history) const;
 };
 
-/// Resizes images, as torch.nn.functional.interpolate, or rows [n, c, length] (bilinear is then its
-/// "linear", and the widths of size and scale_factor count). Coordinates are PyTorch's: with a
-/// scale factor they follow the factor, not the rounded size. Throws UsageError unless exactly one
-/// of size and scale_factor is given.
+/// Resizes images, as torch.nn.functional.interpolate. Rows [n, c, length] are resized by the
+/// widths of size and scale_factor, and bilinear is then PyTorch's "linear". Coordinates are
+/// PyTorch's: with a scale factor they follow the factor, not the rounded size. Throws UsageError
+/// unless exactly one of size and scale_factor is given.
 inline Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   check::defined("interpolate", "x", x);
   if (x.rank() != 3) return apply(Interpolate{.options = options}, x);
@@ -312,8 +312,8 @@ struct UnfoldOptions {
 /// Returns the windows of images [n, c, h, w] as columns [n, c kh kw, windows]; n may be missing.
 /// As torch.nn.functional.unfold.
 Tensor unfold(const Tensor& x, const UnfoldOptions& options);
-/// Adds columns [n, c kh kw, windows] up to images of a size: the adjoint of unfold(). As
-/// torch.nn.functional.fold.
+/// Returns images of the given size: adds each column of [n, c kh kw, windows] to its window. The
+/// adjoint of unfold(). As torch.nn.functional.fold.
 Tensor fold(const Tensor& x, Pair size, const UnfoldOptions& options);
 
 enum class GridPadding : uint8_t { zeros, border, reflection };
@@ -346,7 +346,7 @@ struct Conv3dOptions {
 };
 
 /// x: [n, in, d, h, w], also without n; weight: [out, in / groups, kd, kh, kw]; bias: [out] or
-/// undefined. As torch.nn.functional.conv3d. Keeps kd / stride times the bytes of x for backward.
+/// undefined. As torch.nn.functional.conv3d. Backward keeps kd / (stride in depth) times x's bytes.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv3dOptions& options = {});
 
