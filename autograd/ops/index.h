@@ -15,11 +15,11 @@ inline Tensor wide_indices(std::string_view op, std::string_view what, const Ten
   check::integers(op, what, index);
   return index.dtype() == i64 ? index : converted(index, i64);
 }
-/// Does the same, and throws UsageError for an index outside of 0 to size - 1 if the indices are on
-/// the CPU, so that the error names the called operation.
+/// Does the same. For indices on the CPU, throws UsageError naming `op` if one is outside of 0 to
+/// size - 1.
 Tensor indices_within(std::string_view op, const Tensor& index, int64_t size);
-/// Returns x cut to `shape` in every dimension but `dim`: the part that indices of this shape
-/// reach.
+/// Returns the part of x that indices of this shape reach: x cut to `shape` in every dimension but
+/// `dim`. Throws ShapeError if x is smaller there.
 Tensor reached(std::string_view op, const Tensor& x, int dim, const Shape& shape);
 }  // namespace detail
 
@@ -102,13 +102,14 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> d
 /// dimensions as it has (the GPU waits for it). Negative indices count from the end. As PyTorch's
 /// x[i, j], but always a copy.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
-/// Returns x with x[i, j, ...] = values, which broadcast and have x's dtype, or with them added. If
-/// several values have one place, the last counts and alone gets a gradient. As torch.index_put.
+/// Returns x with x[i, j, ...] = values, or with them added (accumulate). The values broadcast, and
+/// have x's dtype. If several values have one place, the last counts and alone gets a gradient. As
+/// torch.index_put.
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values,
                  bool accumulate = false);
-/// Return x with its slices at `index`, a vector, along a dimension replaced: all by a number, or
-/// slice index[i] by slice i of source (if an index is there twice, the last counts). As
-/// torch.index_fill and torch.index_copy.
+/// Return x with its slices at `index`, a vector, along a dimension replaced. index_fill() replaces
+/// all by a number; index_copy() replaces slice index[i] by slice i of source, and if an index
+/// occurs twice, the last counts. As torch.index_fill and torch.index_copy.
 Tensor index_fill(const Tensor& x, int dim, const Tensor& index, Number value);
 Tensor index_copy(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 /// Returns x with its elements where the mask is true replaced by the first elements of source, in
@@ -121,13 +122,13 @@ enum class ScatterReduction : uint8_t { sum, mean, amax, amin, prod };
 /// As torch.scatter_reduce.
 Tensor scatter_reduce(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                       ScatterReduction reduction, bool include_self = true);
-/// Repeats each slice along a dimension, all of them equally often, or slice i repeats[i] times (a
-/// vector, which the host reads). Without a dimension, x is flattened. As torch.repeat_interleave.
+/// Repeats slices along a dimension: each one `repeats` times, or slice i repeats[i] times. The
+/// host reads a tensor of repeats. Without a dimension, x is flattened. As torch.repeat_interleave.
 Tensor repeat_interleave(const Tensor& x, int64_t repeats, std::optional<int> dim = {});
 Tensor repeat_interleave(const Tensor& x, const Tensor& repeats, std::optional<int> dim = {});
 /// Returns i64 [n] or [rows, n]: categories drawn by their probabilities, a vector or rows that
-/// need not sum to 1. The host draws; without replacement no category comes twice. Throws
-/// UsageError for probabilities that cannot be drawn from. As torch.multinomial.
+/// need not sum to 1. The host draws. Without replacement, no category is drawn twice in a row of
+/// the result. Throws UsageError for probabilities that cannot be drawn from. As torch.multinomial.
 Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement = false);
 
 /// Returns i64 [count, rank]: where x is not 0, row-major. Waits for the GPU. As torch.nonzero.
@@ -172,7 +173,7 @@ inline Sorted sort(const Tensor& x, int dim = -1, bool descending = false) {
   const Tensor indices = argsort(x, dim, descending);
   return {gather(x, dim, indices), indices};
 }
-/// Returns the k largest (or smallest) in order, the first of equals first. As torch.topk.
+/// Returns the k largest (or smallest) in order; equal ones stay in x's order. As torch.topk.
 inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true) {
   check::defined("topk", "the input", x);
   const int d = normalize_dim("topk", dim, x.rank());
@@ -185,16 +186,17 @@ inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true
   return {gather(x, d, indices), indices};
 }
 
-/// Return the largest (smallest) along a dimension and its position: the first of equals; NaN wins.
-/// The gradient goes to that element. As torch.max(x, dim), torch.min(x, dim).
+/// Return the largest (smallest) element along a dimension and its position: the first of equal
+/// ones; a NaN wins. The gradient goes to that element. As torch.max(x, dim), torch.min(x, dim).
 Sorted max_with_indices(const Tensor& x, int dim, bool keep = false);
 Sorted min_with_indices(const Tensor& x, int dim, bool keep = false);
-/// Returns the lower median along `dim` and its position; NaN if there is one. As torch.median.
+/// Returns the lower median along `dim` and its position; NaN if any element is. As torch.median.
 Sorted median(const Tensor& x, int dim, bool keep = false);
 /// Returns the median of all elements; elements equal to it share the gradient.
 Tensor median(const Tensor& x);
-/// Returns quantiles of f32 or f64, interpolated between elements; NaN if there is one. Without a
-/// dimension, over all elements. Several quantiles add a first dimension. As torch.quantile.
+/// Returns quantiles of f32 or f64, interpolated between elements; NaN if any element is. Without a
+/// dimension, they are over all elements. Several quantiles add a first dimension. As
+/// torch.quantile.
 Tensor quantile(const Tensor& x, double q, std::optional<int> dim = {}, bool keep = false);
 Tensor quantile(const Tensor& x, const std::vector<double>& q, std::optional<int> dim = {},
                 bool keep = false);
@@ -207,8 +209,8 @@ struct Unique {
 /// Returns the distinct elements of x. Waits for the GPU. As torch.unique with all three results.
 Unique unique(const Tensor& x);
 
-/// Return the largest (smallest) elements up to each place along a dimension, and their positions:
-/// the last of equals; NaN wins. The gradient goes to those elements. As torch.cummax, cummin.
+/// Return the largest (smallest) element up to each place along a dimension, and its position: the
+/// last of equal ones; a NaN wins. The gradient goes to those elements. As torch.cummax, cummin.
 Sorted cummax(const Tensor& x, int dim);
 Sorted cummin(const Tensor& x, int dim);
 
