@@ -78,11 +78,11 @@ template <> Tensor Svd::gradient(const Tensor& result, const Tensor& dy) const;
 template <> Tensor Eigh::forward(const Tensor& a);
 template <> Tensor Eigh::gradient(const Tensor& result, const Tensor& dy) const;
 
-/// Functions of torch.linalg. Matrices are [..., m, n]. Throws ShapeError for other ranks, and for
-/// matrices that are not square where they must be; UnsupportedError in a build without Eigen.
+/// Functions of torch.linalg. Matrices are [..., m, n]. All throw ShapeError for other ranks or if
+/// a matrix must be square and is not, and UnsupportedError in a build without Eigen.
 namespace linalg {
 
-/// Returns the inverse of a. Throws UsageError, with its place in the batch, for a singular matrix.
+/// Returns the inverse of a. Throws UsageError, with the place in the batch, for a singular matrix.
 Tensor inv(const Tensor& a);
 /// Returns x with a x = b: a [..., n, n], b [..., n, k] or vectors [..., n] (b of rank 1, or a's
 /// shape without the last dimension). Batches broadcast. Throws UsageError for a singular matrix.
@@ -94,14 +94,14 @@ Tensor cholesky(const Tensor& a);
 struct QrFactors {
   Tensor q, r;  // [..., m, k], [..., k, n], k = min(m, n)
 };
-/// Returns a = q r, with orthonormal columns in q and r upper triangular ("reduced").
+/// Returns q and r with a = q r; q has orthonormal columns, r is upper triangular ("reduced").
 QrFactors qr(const Tensor& a);
 struct SvdFactors {
   Tensor u, s, vh;  // [..., m, k], [..., k], [..., k, n], k = min(m, n)
 };
-/// Returns a = u diag(s) vh (full_matrices=False); s is in descending order. The signs of pairs of
-/// singular vectors are not unique, and gradients of u and vh are infinite or NaN if singular
-/// values are equal. Throws UsageError for elements that are not finite.
+/// Returns u, s and vh with a = u diag(s) vh (full_matrices=False); s is in descending order. The
+/// signs of pairs of singular vectors are not unique, and gradients of u and vh are infinite or NaN
+/// if singular values are equal. Throws UsageError for elements that are not finite.
 SvdFactors svd(const Tensor& a);
 struct EighFactors {
   Tensor values, vectors;  // [..., n], ascending; [..., n, n], in columns
