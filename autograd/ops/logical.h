@@ -16,7 +16,7 @@ inline Tensor as_bool(std::string_view op, const Tensor& x) {
   check::numbers_or_bool(op, x);
   return cast(x, boolean);
 }
-/// Returns the max or min of x as bools; over no elements, `of_none`.
+/// Returns the max or min of x as bools; `of_none` for a reduction over no elements.
 inline Tensor reduce_bools(std::string_view op, Reduction kind, const Tensor& x,
                            const ReduceDims& over, bool of_none) {
   const Tensor truth = as_bool(op, x);
@@ -58,7 +58,7 @@ template <class F> Tensor logical(F formula, const Tensor& a, const Tensor& b) {
   return apply(Compare<F>{formula}, a, b);
 }
 }  // namespace detail
-/// Inputs broadcast; their dtypes may differ.
+/// logical_and(), logical_or() and logical_xor(): inputs broadcast, and their dtypes may differ.
 inline Tensor logical_and(const Tensor& a, const Tensor& b) {
   return detail::logical(formula::LogicalAnd{}, a, b);
 }
@@ -265,8 +265,8 @@ Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);
 /// Returns a dimension's first half times the sigmoid of the second. As torch.nn.functional.glu.
 Tensor glu(const Tensor& x, int dim = -1);
-/// Replaces NaN and the infinities; absent values: the largest and the smallest of the dtype.
-/// Replaced elements have no gradient. As torch.nan_to_num.
+/// Replaces NaN and the infinities. An absent posinf is the largest number of x's dtype, an absent
+/// neginf the lowest. Replaced elements have no gradient. As torch.nan_to_num.
 Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> posinf = {},
                   std::optional<double> neginf = {});
 
