@@ -7,8 +7,8 @@
 
 namespace halftone {
 
-/// How losses become one number, or none: they stay. batchmean, the sum divided by the size of the
-/// first dimension, is for kl_div() alone.
+/// How losses become one number; `none` keeps the losses themselves. batchmean, the sum divided by
+/// the size of the first dimension, is for kl_div() alone.
 enum class LossReduction { mean, sum, none, batchmean };
 
 struct CrossEntropyOptions {
@@ -152,8 +152,8 @@ inline Tensor kl_div(const Tensor& x, const Tensor& target, bool log_target = fa
   return log_target ? detail::elementwise_loss(formula::KlDivergenceOfLogs{}, x, target, reduction)
                     : detail::elementwise_loss(formula::KlDivergence{}, x, target, reduction);
 }
-/// Returns the binary cross-entropy of probabilities; NaN for anything outside [0, 1]. As torch's
-/// binary_cross_entropy. bce_with_logits() is more accurate, and allowed under autocast.
+/// Returns the binary cross-entropy of probabilities; NaN for a probability outside [0, 1]. As
+/// torch's binary_cross_entropy. bce_with_logits() is more accurate, and allowed under autocast.
 inline Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& target,
                                    LossReduction reduction = LossReduction::mean) {
   return detail::elementwise_loss(formula::BinaryCrossEntropy{}, probabilities, target, reduction);
@@ -181,8 +181,8 @@ struct GaussianNllOptions {
   double eps = 1e-6;  // variances are at least this; gradients are not clamped
   LossReduction reduction = LossReduction::mean;
 };
-/// Returns (log variance + (x - target)^2 / variance) / 2. As
-/// torch.nn.functional.gaussian_nll_loss; a negative variance is an error on the CPU.
+/// Returns (log variance + (x - target)^2 / variance) / 2, with a variance per element, per row or
+/// for all. As torch.nn.functional.gaussian_nll_loss; a negative variance is an error on the CPU.
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& variance,
                          const GaussianNllOptions& options = {});
 
@@ -201,7 +201,7 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
 Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
                              double margin = 0, LossReduction reduction = LossReduction::mean);
 /// Returns max(-target (a - b) + margin, 0), for targets 1 (a is to be larger) and -1. The three
-/// broadcast and must have one rank. As torch.nn.functional.margin_ranking_loss.
+/// must have the same rank; they broadcast. As torch.nn.functional.margin_ranking_loss.
 Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target,
                            double margin = 0, LossReduction reduction = LossReduction::mean);
 /// Returns x for targets 1, and max(margin - x, 0) for targets -1; they broadcast. As
@@ -230,9 +230,9 @@ struct CtcOptions {
 };
 /// Returns the loss of connectionist temporal classification (Graves et al. 2006).
 /// log_probabilities: [time, n, classes], or [time, classes] for one sequence; they must be the
-/// result of log_softmax(), which the gradient assumes.
-/// targets: i64 or i32, [n, longest], or all one after the other, [sum of target_lengths]. Computed
-/// in f64. As torch.nn.functional.ctc_loss; a second gradient is an error, as there.
+/// result of log_softmax(), which the gradient assumes. targets: i64 or i32, either [n, longest],
+/// or all labels one after the other, [sum of target_lengths]. Computed in f64. As
+/// torch.nn.functional.ctc_loss; a second gradient is an error, as there.
 Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets,
                 const std::vector<int64_t>& input_lengths,
                 const std::vector<int64_t>& target_lengths, const CtcOptions& options = {});
