@@ -35,8 +35,8 @@ inline void check_affine(std::string_view op, const Shape& normalized, const Ten
 inline Tensor contiguous_or_undefined(const Tensor& x) {
   return x.defined() ? views::contiguous(x) : x;
 }
-/// Returns dy in row-major order; if it is the cast of a short gradient to the dtype of an f32 x,
-/// returns the short gradient, which kernels read as well.
+/// Returns dy in row-major order. If x is f32 and dy is a cast of a short gradient, returns the
+/// short gradient, which kernels read as well.
 inline Tensor readable_gradient(const Tensor& x, const Tensor& dy) {
   return views::contiguous(x.dtype() == f32 && dy.dtype() == f32 ? narrowest(dy) : dy);
 }
@@ -307,7 +307,7 @@ struct SumAndNorm {
   std::vector<Tensor> tensors() const { return {sum, normed}; }
 };
 /// Returns a + b, of one shape, and rms_norm(a + b, {width}, weight, eps) over the last dimension.
-/// One pass computes both; if a policy rounds values between the two, they are two operations.
+/// One pass computes both; if a policy rounds values in between, two operations do.
 SumAndNorm add_rms_norm(const Tensor& a, const Tensor& b, const Tensor& weight = {},
                         double eps = 1e-6);
 inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
@@ -323,8 +323,8 @@ struct InstanceNormOptions {
   bool use_input_stats = true;  // else the running statistics
   double momentum = 0.1, eps = 1e-5;
 };
-/// Does the same with running statistics, [c] each, which move towards the averages over the
-/// samples. As torch.nn.functional.instance_norm.
+/// The same with running statistics, [c] each, which move towards the averages over the samples. As
+/// torch.nn.functional.instance_norm.
 Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& running_mean, const Tensor& running_var,
                      const InstanceNormOptions& options = {});
