@@ -61,12 +61,13 @@ inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& 
 inline Tensor as_shape(const Tensor& contiguous, const Shape& shape) {
   return contiguous.view_as(shape, contiguous_strides(shape), contiguous.offset());
 }
-/// Returns dy, of the result's shape, seen under the shape with sizes of 1 kept.
+/// Returns dy, which has the result's shape, under the shape that keeps sizes of 1.
 inline Tensor keeping(const Tensor& dy, const Shape& kept) { return views::reshaped(dy, kept); }
 }  // namespace detail
 
 namespace detail {
-/// Returns the dtype of sums and products of x: i64 for integers and bools, as in PyTorch.
+/// Returns the dtype of sums and products of x: i64 for integers and bools, as in PyTorch; else f32
+/// if f32_result, else x's dtype.
 inline DType accumulated_dtype(std::string_view op, const Tensor& x, bool f32_result) {
   check::numbers_or_bool(op, x);
   return !is_floating(x.dtype()) ? i64 : (f32_result ? f32 : x.dtype());
