@@ -142,8 +142,8 @@ inline Tensor dropout(const Tensor& x, double p, bool training = true) {
 /// Returns 1 with the probabilities p, else 0, in p's dtype, without history. Probabilities outside
 /// of [0, 1] are an error on the CPU. As torch.bernoulli.
 Tensor bernoulli(const Tensor& p);
-/// Return normal numbers of these means and deviations, which broadcast, without history. A
-/// negative deviation is an error on the CPU. As torch.normal.
+/// Return normal numbers with these means and standard deviations, which broadcast; without
+/// history. A negative deviation is an error on the CPU. As torch.normal.
 Tensor normal(const Tensor& mean, const Tensor& std);
 Tensor normal(const Tensor& mean, double std = 1);
 Tensor normal(double mean, const Tensor& std);
@@ -158,8 +158,8 @@ Tensor dropout2d(const Tensor& x, double p, bool training = true);
 // softmax inside stays f32.
 
 struct AttentionOptions {
-  /// Broadcasts to [..., l, s]: bool, true if a query sees a key, or floating, added to the scaled
-  /// products.
+  /// Broadcasts to [..., l, s]. A bool mask is true where a query sees a key; a floating one is
+  /// added to the scaled products.
   Tensor mask{};
   double dropout = 0;  // probability for weights; no training flag, as in PyTorch
   bool causal = false;
@@ -242,12 +242,12 @@ struct AttentionProbabilities {
 };
 
 /// As torch.nn.functional.scaled_dot_product_attention, in memory linear in l and s. Ranks 2 to 4;
-/// leading dimensions must agree. A mask that requires a gradient gets one, by separate operations
-/// that do store the weights.
+/// leading dimensions must agree, except for heads with enable_gqa. A mask that requires a gradient
+/// gets one, by operations that store the weights. Throws UsageError for causal with a mask.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
-/// Returns the attention of each position to the others of its row. qkv: [n, l, 3 width], width
-/// divisible by heads; the result: [n, l, width].
+/// Returns the attention of each position to all positions of its row: [n, l, width]. qkv: [n, l, 3
+/// width], width divisible by heads. Throws UnsupportedError for a mask that requires a gradient.
 Tensor self_attention(const Tensor& qkv, int64_t heads, const AttentionOptions& options = {});
 
 // Recurrent layers: one direction of one layer, over all time steps, as one operation. One node per
