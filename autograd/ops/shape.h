@@ -14,8 +14,8 @@ namespace halftone {
 
 // The gradient of broadcasting: sum back to the shape that was broadcast. Not recorded.
 
-/// Returns dy summed over the dimensions in which `shape` was broadcast to dy's shape; dy itself if
-/// there are none. `dtype` of the sum may be wider than dy's.
+/// Returns dy summed over the dimensions in which `shape` was broadcast to dy's shape, in `dtype`,
+/// which may be wider than dy's. Returns dy itself if shape and dtype are dy's.
 inline Tensor reduce_to(const Tensor& dy, const Shape& shape, DType dtype) {
   if (dy.shape() == shape && dy.dtype() == dtype) return dy;
   Shape kept = dy.shape();
@@ -245,11 +245,11 @@ Tensor flip(const Tensor& x, const Dims& dims);
 std::vector<Tensor> split(const Tensor& x, int64_t size, int dim = 0);
 /// Returns views of these sizes, which must add up to the dimension.
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
-/// Returns `count` views of one size, the last of them smaller; fewer if the dimension ends
-/// earlier. As torch.chunk.
+/// Returns at most `count` views of one size; the last may be smaller. There are fewer if rounding
+/// the size up fills the dimension earlier. As torch.chunk.
 std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim = 0);
-/// Return matrices [.., m, n] with 0 above the diagonal, or below it; diagonal k > 0 is above the
-/// main one. As torch.tril and torch.triu.
+/// tril() returns matrices [.., m, n] with 0 above the diagonal, triu() with 0 below it. A diagonal
+/// > 0 is above the main one. As torch.tril and torch.triu.
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
 
@@ -273,10 +273,10 @@ Tensor pixel_unshuffle(const Tensor& x, int64_t factor);
 std::vector<Tensor> unbind(const Tensor& x, int dim = 0);
 /// Moves dimensions to other places; the others keep their order. As torch.movedim.
 Tensor movedim(const Tensor& x, const Dims& from, const Dims& to);
-/// Makes several dimensions of one; one size may be -1. As torch.unflatten.
+/// Splits one dimension into several of these sizes; one size may be -1. As torch.unflatten.
 Tensor unflatten(const Tensor& x, int dim, const Shape& sizes);
-/// Join tensors along dimension 1 (vectors: 0) and along dimension 0 (vectors as rows). As
-/// torch.hstack and torch.vstack.
+/// hstack() joins tensors along dimension 1, vectors along 0. vstack() joins along dimension 0,
+/// vectors as rows. As torch.hstack and torch.vstack.
 Tensor hstack(const std::vector<Tensor>& inputs);
 Tensor vstack(const std::vector<Tensor>& inputs);
 
