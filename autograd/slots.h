@@ -74,7 +74,7 @@ struct CastPlan {
   std::shared_ptr<OpTap> tap{};             // wraps the operation; null: none
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
   std::optional<bool> tf32{};               // core/device.h, forward and backward
-  /// How activations are stored for backward. Bit i of `parameters`: input i is not an activation.
+  /// The form of activations stored for backward. Bit i of `parameters`: input i is a parameter.
   CodedForm saved{};
   uint32_t parameters = 0;
 };
@@ -86,7 +86,7 @@ class InputCaster {
   /// is on or off during the call as the user set it. If the operation can compute from short
   /// floats to f32 (`has_f32_result`), the plan may choose that instead of casts to f32.
   virtual CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
-  /// Returns whether this caster may round tensors to grids of short formats. Operations then get
+  /// Returns whether this caster may round tensors to grids of short formats. If so, operations get
   /// their inputs in the dtype that they compute in.
   virtual bool treats() const { return false; }
   /// Returns a plan if this caster rounds tensors inside of the operation. It has then cast the
@@ -133,8 +133,8 @@ class Computation {
   ~Computation() = default;
 };
 
-/// A tap's results have the dtypes, shapes and devices of the originals; the engine checks those of
-/// gradients, apply() that of the result.
+/// Wraps an operation. Its results must have the dtypes, shapes and devices of the originals:
+/// apply() checks the result, the engine the gradients.
 class OpTap {
  public:
   virtual ~OpTap() = default;
@@ -206,13 +206,13 @@ class CallScope {
   const void* owner() const { return owner_; }
   std::string_view label() const { return label_; }
   const CallScope* outer() const { return outer_; }
-  /// Returns how often it was called for this operation before, in this scope itself: 0, 1, ...
-  /// Only casters that name sites call it.
+  /// Returns the number of earlier calls for this operation in this scope, without scopes inside
+  /// it: 0, 1, ... Only casters that name sites call it.
   int next_ordinal(const OpInfo& op) const;
   Place place() const { return {owner_, label_, begun_, hold_}; }
 
-  /// While it exists, adds copies of buffers to `held`: inside of a module, of this module's at
-  /// once; outside of all modules, of those of each outermost module before its call.
+  /// While it exists, `held` gets copies of buffers. Inside of a module, these are the module's, at
+  /// once; outside of all modules, those of each outermost module, before its call.
   class Holding {
    public:
     explicit Holding(ListOfHeldBuffers& held) : outer_(std::exchange(held_, &held)) {
@@ -227,7 +227,7 @@ class CallScope {
   };
 
  private:
-  /// Returns the innermost scope, from this one outwards, that can copy buffers; null: none.
+  /// Returns the first scope, from `scope` outwards, that can copy buffers; null if there is none.
   static const CallScope* holder(const CallScope* scope) {
     while (scope && !scope->hold_) scope = scope->outer_;
     return scope;
@@ -259,9 +259,9 @@ inline int CallScope::next_ordinal(const OpInfo& op) const {
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
-  /// Called during backward() when leaf.grad has all that this pass will add to it; the listener
-  /// may take it away. Some leaves are not reported: those below a branch without gradients, those
-  /// with hooks, and all leaves if a checkpointed segment hides uses.
+  /// Called during backward() when leaf.grad has all that this pass will add to it. The listener
+  /// may move leaf.grad away. Some leaves are not reported: those below a branch without gradients,
+  /// those with hooks, and all leaves if a checkpointed segment hides uses.
   virtual void on_gradient(AutogradMeta& leaf) = 0;
 };
 
@@ -293,8 +293,8 @@ inline void mark_scaled_loss(const Tensor& loss) {
   if (loss.meta() && loss.meta()->creator) loss.meta()->creator->scales_loss = true;
 }
 
-/// Returns whether the gradient of a leaf is of a scaled loss. A write into it (unscaling,
-/// clipping) or a replacement ends that.
+/// Returns whether the gradient of a leaf is that of a scaled loss. A write into the gradient
+/// (unscaling, clipping) or its replacement ends that.
 inline bool has_scaled_gradient(const Tensor& leaf) {
   const AutogradMeta* const meta = leaf.meta().get();
   return meta && meta->scaled_version && meta->grad.defined() &&
@@ -308,7 +308,7 @@ inline bool has_scaled_gradient(const Tensor& leaf) {
 /// The statistics that a batch norm measured on one batch.
 struct BatchStatistics {
   Tensor running_mean, running_var;  // the buffers to update
-  Tensor mean, variance;             // the batch's values, in statistics_dtype(); unbiased
+  Tensor mean, variance;             // of the batch, in statistics_dtype(); variance unbiased
   double momentum = 0;
 };
 
