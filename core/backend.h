@@ -62,7 +62,7 @@ struct CrossEntropySettings {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
 };
-/// The weights of attention: softmax(scale q k^T + mask), some of them set to zero by dropout.
+/// For the weights of attention: softmax(scale q k^T + mask), some of them set to 0 by dropout.
 struct AttentionSettings {
   double scale = 1;
   bool causal = false;  // query i sees keys 0 to i
@@ -79,8 +79,8 @@ struct UpdateSlot {
   /// how state[i] is stored. A coded state is a u8 tensor of blocks, in the parameter's memory
   /// order; the parameter is then f32 or a short float, and dense
   std::array<Coding, 3> stored{};
-  /// The gradient is multiplied by this first: an f32 scalar on the device (1 / loss scale,
-  /// clipping)
+  /// An f32 scalar on the device (1 / loss scale, clipping) by which the gradient is multiplied
+  /// first
   Tensor gradient_factor{};
   WeightForm form = WeightForm::plain;
   /// laid out as the parameter; undefined if the form has none
@@ -89,8 +89,8 @@ struct UpdateSlot {
   RandomKey key{};
   /// the increase of the key's offset from one step to the next, for steps that are replayed
   uint64_t key_stride = 0;
-  /// i64 scalar on the device: the updates done before this one. The update adds 1 unless it is
-  /// skipped. Undefined: `steps` of the update
+  /// i64 scalar on the device: the count of updates before this one. The update adds 1 unless it is
+  /// skipped. If undefined, UpdateCall::steps counts
   Tensor steps{};
 
   /// Calls f(tensor) for each tensor that an update writes.
@@ -198,7 +198,7 @@ class Backend {
   virtual int64_t waits() const { return 0; }
 
   // --- captured work: see core/captured_step.h
-  /// whether work is being recorded, not run
+  /// whether work is recorded now instead of run
   virtual bool capturing() const { return false; }
   virtual bool can_capture() const { return false; }
   /// Starts recording work instead of running it. Throws UnsupportedError if the device cannot.
@@ -214,9 +214,8 @@ class Backend {
   virtual void copy(const Tensor& x, Tensor& y) = 0;
   /// condition: bool
   virtual void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) = 0;
-  /// y[i] = table[indices[i]]. Indices out of range, and targets out of range in a loss, are an
-  /// error: at once on the CPU, at the next wait elsewhere. No kernel reads or writes out of
-  /// bounds.
+  /// y[i] = table[indices[i]]. An index or a loss's target out of range is an error: at once on the
+  /// CPU, at the next wait elsewhere. No kernel reads or writes out of bounds.
   virtual void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) = 0;
   /// dtable = 0, then dtable[indices[i]] += dy[i] for each i; an index equal to `skip` adds nothing
   virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
@@ -229,8 +228,7 @@ class Backend {
 
   // --- elementwise (strided, floating; integers of one dtype if the formula takes them)
   virtual void unary(FormulaCall f, const Tensor& x, Tensor& y) = 0;
-  /// dx = dy * df/dx; saved: the x or y that the formula asks to save, undefined if it asks for
-  /// none
+  /// dx = dy * df/dx; saved: x or y, whichever the formula saves; undefined if it saves none
   virtual void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) = 0;
   virtual void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
   /// dx = dy * d f / d input (0: a, 1: b)
@@ -247,7 +245,7 @@ class Backend {
   /// strided x; y contiguous, of x's rank, with size 1 in reduced dimensions; sums of integers into
   /// integers are exact
   virtual void reduce(Reduction kind, const Tensor& x, Tensor& y) = 0;
-  /// x: rows; index: i64 [rows]; the first of equal elements, NaN wins
+  /// x: rows; index: i64 [rows], the extreme's place: the first of equal elements; NaN is extreme
   virtual void arg_reduce(bool largest, const Tensor& x, Tensor& index) = 0;
   /// rows; index: i64, like x: the positions of the row's elements in sorted order. Equal elements
   /// keep their order, also when descending; NaN is larger than all.
@@ -271,7 +269,7 @@ class Backend {
   /// dbias may be undefined
   virtual void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                      Tensor& dw, Tensor& dbias) = 0;
-  /// images; argmax: index in the window, i32, or u8 if the window has at most 256 elements
+  /// images; argmax: index in the window, i32, or u8 for windows of at most 256 elements
   virtual void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) = 0;
   virtual void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
                                  Tensor& dx) = 0;
@@ -339,13 +337,14 @@ class Backend {
   // --- recurrent cells: one step of rows of h numbers; cells and gradients of states have the
   // statistics dtype
   /// x, recurrent: the contributions of input and state to the gates (in, forget, cell, out), [n,
-  /// 4h]; gates: their sum, activated; y: the new state; cell_before, cell, y: [n, h]
+  /// 4h]; gates: sigmoid(x + recurrent), but tanh for the cell gate g; cell_before, cell, y: [n, h]
   virtual void lstm_cell(const LstmCellCall& call) = 0;
   /// dy, dstate: the gradients of y from this step's result and from later steps, which are added.
   /// dcell, in place: the gradient of cell before the call, of cell_before after it
   virtual void lstm_cell_backward(const LstmCellBackwardCall& call) = 0;
-  /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: their sum,
-  /// activated, then the state's part of `new` before the reset; state, y: [n, h]
+  /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: reset, update and
+  /// new after activation (new = tanh(x + reset * recurrent)), then the recurrent part of new;
+  /// state, y: [n, h]
   virtual void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
                         Tensor& gates, Tensor& y) = 0;
   /// dstate, in place: before the call the gradient of y from later steps; after it the gradient of
@@ -365,10 +364,10 @@ class Backend {
   virtual void decode_blocks(const Tensor& blocks, Coding storage, Tensor& x) = 0;
   virtual void encode_blocks(const Tensor& x, const Tensor& skip, Coding storage,
                              Tensor& blocks) = 0;
-  /// each *= factor, an f32 scalar on the device
+  /// every tensor *= factor, an f32 scalar on the device
   virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;
-  /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN. The check comes first;
-  /// then all tensors are multiplied by factor (undefined: only checked), also if found_inf is set.
+  /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN. After this check, all
+  /// tensors are multiplied by factor (if defined), also if found_inf is set.
   virtual void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) = 0;
   /// total, an f32 or f64 scalar, becomes the sum of all x^2, accumulated in f64
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
@@ -406,7 +405,7 @@ class Backend {
   /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/formats/survey.h). x
   /// and y: rows of one shape. A null call: statistics of x alone, y is not read
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
-  /// matmul() with sums that are rounded as `accumulator`, not a stochastic one, says; c may be f32
+  /// matmul() with sums rounded as `accumulator` says, which is not stochastic; c may be f32
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                                    const Accumulator& accumulator, Tensor& c) = 0;
 
@@ -423,7 +422,7 @@ class Backend {
 Backend& backend_for(Device device);
 inline Backend& backend_for(const Tensor& x) { return backend_for(x.device()); }
 
-/// A backend that this build may contain: the backend, or the reason why it is absent.
+/// A backend that this build may contain; if it is absent, the description says how to get it.
 struct BackendStatus {
   std::string_view name;
   Backend* backend;         // null if absent
@@ -431,9 +430,9 @@ struct BackendStatus {
 };
 std::vector<BackendStatus> backend_statuses();
 
-/// Replaces the CPU backend by another one ("reference" or "cpu") in all threads until the scope
-/// ends: for tests and comparisons. The environment variable HALFTONE_CPU_BACKEND sets it for a
-/// whole run.
+/// Replaces the CPU backend by the one of that name ("reference" or "cpu") in all threads until the
+/// scope ends: for tests and comparisons. Throws UsageError for another name. The environment
+/// variable HALFTONE_CPU_BACKEND sets it for a whole run.
 class CpuBackendScope {
  public:
   [[nodiscard]] explicit CpuBackendScope(std::string_view name);
