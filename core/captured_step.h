@@ -46,10 +46,10 @@ class CapturedStep {
   CapturedStep(CapturedStep&&) noexcept;
   CapturedStep& operator=(CapturedStep&&) noexcept;
 
-  /// Runs the step on these inputs; exactly one step per call. After the capture the result is one
-  /// tensor, which the next call overwrites: clone() it to keep it. If the device cannot record
-  /// (the CPU), every call runs the step. Throws ShapeError if shapes or dtypes of inputs differ
-  /// from those of the capture.
+  /// Runs the step on these inputs; one step per call. After the capture the result is one tensor,
+  /// which the next call overwrites: clone() it to keep it. If the device cannot record (the CPU),
+  /// every call runs the step. Throws ShapeError if shapes or dtypes of inputs differ from those of
+  /// the capture, and UsageError for another number of inputs or none.
   Tensor operator()(const std::vector<Tensor>& inputs);
 
   bool captured() const { return work_ != nullptr; }
