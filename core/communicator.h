@@ -29,8 +29,8 @@ struct TrafficReport {
 };
 std::ostream& operator<<(std::ostream& out, const TrafficReport& report);
 
-/// A dense tensor that is sent to a peer, or that a peer's message overwrites. Its device must be
-/// one that the communicator carries (Communicator::carries).
+/// A dense tensor: one to send to `peer`, or one that a message from `peer` overwrites. Its device
+/// must be one that the communicator carries (Communicator::carries).
 struct Message {
   int peer;
   Tensor tensor;
@@ -64,7 +64,7 @@ class Communicator {
                                              std::span<const Message> in) = 0;
   /// Prints "[rank 2] message" and ends all ranks with exit code 1.
   [[noreturn]] virtual void abort(std::string_view message) noexcept = 0;
-  /// Returns the first rank that is known to have ended; -1: none. It is polled repeatedly, also by
+  /// Returns the first rank that is known to have ended, or -1. It is polled repeatedly, also by
   /// another engine's thread while that engine waits.
   virtual int left() { return -1; }
   virtual TrafficReport traffic() const { return traffic_; }
@@ -80,8 +80,8 @@ class Communicator {
 double communication_patience();
 
 /// Returns the processes that a launcher (mpirun) started, or this one alone; defined in
-/// backends/registry.cpp. The first call starts the engine. Throws UsageError if a launcher is
-/// present that this build, or its MPI, does not fit. Use it from one thread.
+/// backends/registry.cpp. The first call starts the engine. Throws UsageError if a launcher started
+/// this process that this build, or its MPI, cannot work with. Use it from one thread.
 Communicator& world();
 /// Returns the engine that carries tensors of a device between the ranks of `group`: NCCL if it is
 /// world() and each rank has a GPU of its own; else `group` itself, through the host, and rank 0
