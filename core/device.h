@@ -38,10 +38,10 @@ inline std::ostream& operator<<(std::ostream& out, Device device) {
 /// changes during a run: "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
 std::string kernels_of(Device device);
 
-/// Returns the most threads that a parallel region of the calling thread gets:
-/// omp_get_max_threads(), but not more than OMP_THREAD_LIMIT, and one where OMP_MAX_ACTIVE_LEVELS
-/// allows no further region. OpenMP may give fewer (OMP_DYNAMIC, other regions under the same
-/// limit), so every kernel must be right for any number of threads. Defined in backends/team.cpp.
+/// Returns the largest number of threads that a parallel region of the calling thread gets:
+/// omp_get_max_threads(), but at most OMP_THREAD_LIMIT, and 1 if OMP_MAX_ACTIVE_LEVELS allows no
+/// further region. OpenMP may give fewer (OMP_DYNAMIC, other regions under the same limit), so
+/// every kernel must be right for any number of threads. Defined in backends/team.cpp.
 int cpu_threads();
 
 // The switch for results that do not depend on the machine (docs/same_bits.md).
@@ -75,7 +75,8 @@ class PortableBitsScope {
 // any device, by rounding. In a policy file, "compute": "tf32" allows TF32 for single
 // operations.
 
-/// Returns whether TF32 is allowed in this thread: off by default; a Tf32Scope has priority.
+/// Returns whether TF32 is allowed in this thread: by the innermost Tf32Scope, else by
+/// set_allow_tf32(), else false.
 bool allow_tf32();
 /// Sets the flag of all threads for later computations. A captured step (core/captured_step.h)
 /// keeps the flag with which it was recorded.
