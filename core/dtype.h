@@ -206,7 +206,7 @@ inline bool is_floating(DType dtype) { return facts(dtype).floating; }
 double epsilon(DType dtype);
 /// Returns the dtype of that name ("bf16"), if it exists.
 std::optional<DType> dtype_named(std::string_view name);
-/// Returns the dtype that holds both, as PyTorch promotes: a float wins over an integer, and f16
+/// Returns the dtype to which a and b promote, as in PyTorch: a float wins over an integer, and f16
 /// with bf16 gives f32.
 DType promote(DType a, DType b);
 std::ostream& operator<<(std::ostream& out, DType dtype);
