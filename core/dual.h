@@ -80,7 +80,7 @@ template <class T> HT_HD Dual<T> cosh(Dual<T> x) {
   return {cosh(x.value), x.slope * sinh(x.value)};
 }
 /// The slope is x's part plus y's part. x's part is 0 where y is 0, and y's part is 0 where y's
-/// slope is 0; neither becomes the NaN of 0 times infinity.
+/// slope is 0: without these rules, 0 times infinity would make them NaN.
 template <class T> HT_HD Dual<T> pow(Dual<T> x, Dual<T> y) {
   const T power = pow(x.value, y.value);
   const T by_base = y.value == T(0) ? T(0) : x.slope * y.value * pow(x.value, y.value - T(1));
