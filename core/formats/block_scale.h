@@ -88,7 +88,7 @@ HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
   });
 }
 
-/// Returns the rounding of elements with which errors and corrections of scales are computed.
+/// Returns the rounding by which errors and corrections of scales are computed (not stochastic).
 HT_HD constexpr Rounding measured_rounding(Rounding rounding) {
   return rounding == Rounding::stochastic ? Rounding::nearest_even : rounding;
 }
@@ -104,8 +104,9 @@ HT_HD constexpr float combined(ScaleError error, float a, float b) {
   return error == ScaleError::max ? (b > a ? b : a) : rounded_sum(a, b);
 }
 
-/// Returns the scale with `out` times xx / xq, rounded (with `random`) to the format of the scales.
-/// Sums over the block, with z = x * scale.in and q = z on the grid: xx of z^2, xq of z * q.
+/// Returns the scale whose `out` is scale.out * xx / xq, rounded (with `random`) to the scales'
+/// format. Sums over the block, with z = x * scale.in and q = z on the grid: xx of z^2, xq of z *
+/// q.
 HT_HD constexpr Scale corrected_scale(const QuantizeNumbers& n, const Scale& scale, float xx,
                                       float xq, uint32_t random) {
   const float quotient = xx / xq;
@@ -137,7 +138,7 @@ HT_HD int least_candidate(ScaleError by, int count, int64_t rows, int64_t column
   return best;
 }
 
-/// Adds up the rows of a block in the order above; for ScaleError::max takes the largest instead.
+/// Adds up a block in the order at the top of this file; for ScaleError::max, takes the largest.
 class BlockSum {
  public:
   HT_HD constexpr explicit BlockSum(ScaleError error = ScaleError::mse) : error_(error) {}
@@ -276,15 +277,15 @@ inline constexpr int most_digit_values = 1 << 11;
 // not take the grid from the others (Ashkboos et al. 2024; the NVFP4 training recipe, NVIDIA
 // 2025).
 
-/// Rotates groups of `size` neighbors within a row, 2, 4, ... 128 (the last few of a row that fill
-/// no group do not change). y = H x, or H^T x if `back`, with H the Sylvester matrix of ones and
-/// minus ones over sqrt(size), after signs: neighbor j is negated if bit j of `signs` is set;
-/// neighbor 64 + j if bit j of signs * high_factor is.
+/// Rotates groups of `size` (2, 4, ... 128) neighbors within a row. Numbers at the end of a row
+/// that fill no group do not change. y = H x, or H^T x if `back`, with H the Sylvester matrix of
+/// ones and minus ones over sqrt(size), after signs: neighbor j is negated if bit j of `signs` is
+/// set; neighbor 64 + j if bit j of signs * high_factor is.
 struct Rotation {
   int32_t size = 16;
   uint64_t signs = 0;
   bool back = false;
-  /// draws: the signs are bits of the key instead; key_stride as in QuantizeCall
+  /// if true, the signs are bits of `key` instead; key_stride as in QuantizeCall
   bool draws = false;
   RandomKey key{};
   uint64_t key_stride = 0;
@@ -296,7 +297,7 @@ struct RotationSigns {
   static constexpr uint64_t high_factor = 0xd1342543de82ef95u, stream = 0x5369676e73000000u;
   uint64_t half[2];
 };
-/// Returns the signs of a rotation. key: rotation.key, as it is in this replay.
+/// Returns the signs of a rotation. key: rotation.key, with the offset of this replay.
 HT_HD RotationSigns signs_of(const Rotation& rotation, RandomKey key) {
   if (!rotation.draws) return {{rotation.signs, rotation.signs * RotationSigns::high_factor}};
   const auto words = Philox::words(key.seed ^ RotationSigns::stream, key.offset);
