@@ -62,8 +62,8 @@ HT_HD constexpr CodedFormFacts facts(CodedForm form) {
 /// The most numbers that a block of any form has.
 inline constexpr int64_t most_coded_together = 256;
 
-/// How one tensor is stored. has_sign: false for a tensor that is never negative (a second moment):
-/// then all codes are for positive numbers.
+/// How one tensor is stored. has_sign is false for a tensor that is never negative (a second
+/// moment): no code is then a negative number.
 struct Coding {
   CodedForm form = CodedForm::plain;
   bool has_sign = true;
