@@ -176,12 +176,12 @@ std::span<const NamedFormat> named_formats();
 std::optional<NumberFormat> number_format_named(std::string_view name);
 /// Returns the format's name, if it has one; else its fields.
 std::string described(const NumberFormat& format);
-/// Throws UsageError in the name of `op` unless the grid's numbers are floats, and its `max` is a
-/// finite number of the grid.
+/// Throws UsageError in the name of `op` unless all numbers of the grid are floats and `max` is one
+/// of them and finite.
 void check_format(std::string_view op, const NumberFormat& format);
 
-/// Return how many numbers the grid has from 0 to max, and number i of them in order of size. Both
-/// follow the order of the codes without their sign.
+/// count_of_numbers() returns how many numbers the grid has from 0 to max; number_at() returns
+/// number i of them in order of size, which is also the order of the codes without their sign.
 int64_t count_of_numbers(const NumberFormat& format);
 double number_at(const NumberFormat& format, int64_t i);
 
@@ -202,9 +202,9 @@ struct Grid {
   uint32_t no_sign = 0;     // numbers below 0 become `negative`, -infinity `infinite_below`
   uint32_t sticky = 0;      // stochastic: bits that are cut off below 2^-31 still count as more
   float negative = 0, infinite_below = 0;
-  /// Returns whether some numbers are so small that floats hold them as subnormals, so large that
-  /// 2^drop times them overflows, or as fine as floats, or whether signs or ties differ from IEEE
-  /// 754's: such grids need the slower path.
+  /// Returns whether the grid needs the slower path: some numbers are so small that floats hold
+  /// them as subnormals, so large that 2^drop times them overflows, or as fine as floats; or signs
+  /// or ties differ from IEEE 754's.
   HT_HD constexpr bool is_wide() const {
     const auto greatest_field = int32_t(std::bit_cast<uint32_t>(max) >> 23);
     return least_field - 23 + drop < 1 || greatest_field + 1 + drop > 254 ||
@@ -406,7 +406,8 @@ struct NamedAccumulator {
 /// Returns the accumulators of all known machines; core/formats/sums.h has their sources.
 std::span<const NamedAccumulator> named_accumulators();
 
-/// Throws UsageError naming `op` for stochastic rounding, a negative chunk or an invalid grid.
+/// Throws UsageError naming `op` for an invalid grid, stochastic rounding, a field out of range, a
+/// chunk that `fused` does not divide, and Align::in_order or halves without f32 and nearest_even.
 void check_accumulator(std::string_view op, const Accumulator& accumulator);
 
 #if defined(__CUDA_ARCH__)
