@@ -62,10 +62,10 @@ template <>
 inline constexpr std::array<std::string_view, 3> words_of<ScaleError>{"mse", "mae", "max"};
 
 /// Scales of sub-blocks inside of a block, `columns` neighbors in a row each: the powers of two 2^0
-/// to 2^(2^bits - 1). A sub-block takes the least of them with which its largest magnitude, scaled,
-/// has at most the exponent of the grid's largest number (if there is a level inside: times the
-/// largest scale there); if none does, the largest. MX4 to MX9 use this (arXiv 2302.08007), and
-/// HiFloat4 (arXiv 2602.11287).
+/// to 2^(2^bits - 1). A sub-block takes the least of them for which its scaled largest magnitude
+/// has at most the exponent of the grid's largest number, or the largest of them if there is none.
+/// If another level is inside, the grid's largest number counts times the largest scale of that
+/// level. MX4 to MX9 use this (arXiv 2302.08007), and HiFloat4 (arXiv 2602.11287).
 struct InnerScale {
   int32_t columns = 0;  // 0: no such level
   int32_t bits = 1;     // at most 3
@@ -76,8 +76,8 @@ struct InnerScale {
 struct Scaling {
   enum class Per : uint8_t { none, tensor, block };
   Per per = Per::none;
-  /// --- tensor: s is a parameter that the training steps, QuantizeCall::amax; with row_level one
-  /// for each row. LSQ (Esser et al., arXiv 1902.08153). amp/session.h has its gradient.
+  /// --- tensor: s is a parameter that training updates (QuantizeCall::amax); with row_level one
+  /// per row. LSQ (Esser et al., arXiv 1902.08153). amp/session.h has its gradient.
   bool learned = false;
   // --- tensor
   bool from_history = false;  // s from the largest magnitudes of earlier steps, else from x itself
@@ -187,9 +187,9 @@ struct Quantizer {
   /// the scale is computed.
   Clip clip{};
   /// Above 0: each number becomes the one of its two neighbors on the grid that is nearer to
-  /// QuantizeCall::average, an exponential average of x over the steps: in each step it becomes
-  /// share * average + (1 - share) * x, with this number as the share. Ties go away from zero. The
-  /// scale is computed from x. Q-EMA of TetraJet (arXiv 2502.20853).
+  /// QuantizeCall::average, an exponential average of x over the steps. In each step the average
+  /// becomes share * average + (1 - share) * x, with this number as the share. Ties go away from
+  /// zero. The scale is computed from x. Q-EMA of TetraJet (arXiv 2502.20853).
   double average = 0;
   /// A function of the program rounds instead of grid, rounding, scaling and table, which must be
   /// the defaults. The host computes it (OwnQuantizer, below).
@@ -539,14 +539,14 @@ Tensor quantized(const Tensor& x, const QuantizeCall& call);
 
 /// Returns the largest number of a format over its smallest positive one: 7 for int4.
 double largest_in_units(const NumberFormat& format);
-/// Returns the first value of a learned scale, with which mean(|x|) becomes sqrt(q) / 2 times the
-/// smallest number of the grid, q = largest_in_units(), as LSQ: f32, a scalar, or with row_level
-/// one for each row of [first dimension, all others]; 1 if x is 0 or not finite. Waits for a GPU.
+/// Returns the first value of a learned scale, as LSQ: with it, mean(|x|) becomes sqrt(q) / 2 times
+/// the smallest number of the grid, where q = largest_in_units(). 1 if x is 0 or not finite. An f32
+/// scalar, or with row_level one for each row of [first dimension, all others]. Waits for a GPU.
 Tensor first_scale(const Quantizer& quantizer, const Tensor& x);
 
-/// Does what quantized() does in place, for parameters and states of optimizers, which are
-/// row-major; bumps the storage version. If call.skip is not 0, x keeps its bits. Several steps (a
-/// rotation, a clip, ...) are computed before the skip is read.
+/// Does what quantized() does, in place, for row-major parameters and optimizer states. Bumps the
+/// storage version. Throws UsageError for an average over steps. If call.skip is not 0, x keeps its
+/// bits; several steps (a rotation, a clip, ...) are computed before the skip is read.
 void quantize_in_place(const Tensor& x, const QuantizeCall& call);
 
 }  // namespace halftone
