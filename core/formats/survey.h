@@ -37,8 +37,8 @@ struct SurveySums {
   HT_HD constexpr void merge(const SurveySums& other);
 };
 
-/// How two rows' numbers become one: `count` and `sum` add up, and so do sums by the kind of error,
-/// which only rounded tensors have.
+/// How a number of two rows becomes one: `count`, `sum` and `by_error` add up; `largest` and
+/// `smallest` take the extreme. Only rounded tensors have sums `by_error`.
 enum class SumKind : uint8_t { count, sum, by_error, largest, smallest };
 
 /// Calls use(name, kind, number of each) for every number of SurveySums, in its order: the one list
@@ -118,7 +118,7 @@ struct Survey {
 
   /// The number of f64 numbers in a row.
   static const int64_t row_length;
-  /// Reads a row from its device.
+  /// Reads a row from its device. Throws UsageError for a tensor that is not a row.
   static Survey from(const Tensor& row);
   void merge(const Survey& other);
 
@@ -130,7 +130,7 @@ struct Survey {
   /// Returns the signal to quantization noise ratio, 10 log10(sum x^2 / sum e^2) in dB; infinite if
   /// nothing changed.
   double sqnr() const;
-  /// Return sum e / sum |x|, and Student's t of the mean of e against 0.
+  /// bias() returns sum e / sum |x|, and bias_t() Student's t of the mean of e against 0.
   double bias() const;
   double bias_t() const;
   double mean_relative_error() const;
@@ -142,8 +142,8 @@ struct Survey {
   double root_mean_square() const;
   /// Returns the share of the finite numbers other than 0 with |x| < 2^exponent.
   double share_below(int exponent) const;
-  /// Return, by the histogram (cut at powers of two) and for numbers other than 0, the share that a
-  /// format rounds to 0, or beyond its largest number, if x is multiplied by 2^lift.
+  /// Return the share of the finite numbers other than 0 that a format rounds to 0, or beyond its
+  /// largest number, if x is multiplied by 2^lift. By the histogram: limits are powers of two.
   double would_underflow(const NumberFormat& format, int lift = 0) const;
   double would_overflow(const NumberFormat& format, int lift = 0) const;
   /// Returns the exponent of the power of two that lifts all but the share `tolerated` of the
@@ -215,9 +215,9 @@ HT_HD constexpr int survey_element(const SurveyNumbers& n, const Scale& scale, f
 
 /// Returns a row of zeros on a device.
 Tensor new_survey_row(Device device);
-/// Adds statistics of a tensor to a row (if it is defined). y: the result for x under `call`
-/// without its rotation; x itself if call is null. Any floating dtype, f64 converted to f32; any
-/// strides.
+/// Adds statistics of a tensor to `row`; does nothing if `row` or x is undefined. y: the result for
+/// x under `call` without its rotation; x itself if call is null. Any floating dtype, f64 converted
+/// to f32; any strides.
 void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, const Tensor& row);
 
 }  // namespace halftone
