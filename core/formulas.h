@@ -137,7 +137,7 @@ struct Prelu {  // a if positive, else b * a with a learned slope b (He et al. 2
   template <class T> HT_HD T derivative_a(T a, T b) const { return a > T(0) ? T(1) : b; }
   template <class T> HT_HD T derivative_b(T a, T) const { return a > T(0) ? T(0) : a; }
 };
-struct Pow {  // a ^ b; if a is 0, the derivative by b is 0, as PyTorch's
+struct Pow {  // a ^ b; for a = 0 and b >= 0 the derivative by b is 0, as PyTorch's
   static constexpr OpInfo info{"pow", CastClass::full_precision, cast_reason::powers};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.3, 2};
@@ -352,7 +352,7 @@ using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
              formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;
 
-/// Return dy times a derivative, by the formula's gradient() if it has one, which chooses the order
+/// Return dy times a derivative. If the formula has gradient(), that computes it, in its own order
 /// of the products. For one input, s is the saved x or y.
 template <class F, class T> HT_HD T gradient_of(const F& f, T dy, T s) {
   if constexpr (requires { f.gradient(dy, s); }) return f.gradient(dy, s);
@@ -364,8 +364,8 @@ template <int input, class F, class T> HT_HD T gradient_of(const F& f, T dy, T a
   else return dy * f.derivative_a(a, b);
 }
 
-/// The inputs (0: a, 1: b) that a formula of two is differentiated by, one after the other; a
-/// formula of one input is differentiated by its saved tensor alone. The first derivative is the
+/// The inputs (0: a, 1: b) by which a formula of two inputs is differentiated, one after the other.
+/// A formula of one input is differentiated by its saved tensor alone. The first derivative is the
 /// formula's own, the others are those of dual numbers.
 struct Derivatives {
   static constexpr int most = 3;
@@ -386,8 +386,8 @@ HT_HD double higher(const First& df, const Derivatives& d, double a, double b) {
 }
 }  // namespace detail
 
-/// Return the second or third derivative (d.count says which). A formula of one input has its first
-/// derivative differentiated by s, the saved x or y, which it reads.
+/// Return the second or third derivative; d.count says which. For a formula of one input, the first
+/// derivative is differentiated by s, the saved x or y that it reads.
 template <class F> HT_HD double higher_derivative(const F& f, const Derivatives& d, double s) {
   return detail::higher([&](auto u, auto) { return f.derivative(u, u); }, d, s, 0);
 }
