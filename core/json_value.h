@@ -16,8 +16,8 @@ namespace halftone {
 
 using Json = nlohmann::ordered_json;
 
-/// Reads JSON strictly: at most a megabyte, 64 levels, 10,000 entries per object, no duplicate key.
-/// Throws FormatError in the name of `where` ("policy my.json"), with line and column.
+/// Reads JSON strictly: at most a megabyte, 64 levels, 10,000 entries per object, no duplicate key,
+/// no U+0000. Throws FormatError in the name of `where` ("policy my.json"), with line and column.
 Json parsed_json(const std::string& where, std::string_view text);
 
 class JsonValue {
