@@ -45,7 +45,7 @@ template <class T, class L> inline constexpr bool is_in_list = false;
 template <class T, class... Ts>
 inline constexpr bool is_in_list<T, TypeList<Ts...>> = (std::same_as<T, Ts> || ...);
 
-/// Position of T in the list, -1 if it is not in the list.
+/// The position of T in the list, or -1 if it is not there.
 template <class T, class L> inline constexpr int index_of = -1;
 template <class T, class... Ts>
 inline constexpr int index_of<T, TypeList<Ts...>> = [] {
@@ -71,8 +71,8 @@ constexpr void for_each_type(TypeList<T...>, Visitor&& visitor) {
 // lower layer declares the interface that it calls, and does not know the layer that fills the
 // slot. docs/architecture.md lists all slots.
 
-/// Lets the scopes that replace one value of a thread end in any order: the value is that of the
-/// innermost scope that has not ended. One object for each such value.
+/// For scopes that replace a value of a thread: lets them end in any order. The value is always
+/// that of the innermost scope that has not ended. There is one object for each such value.
 template <class Value> class ScopeOrder {
  public:
   /// Returns the number of a scope that begins.
