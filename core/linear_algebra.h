@@ -20,8 +20,9 @@ void cholesky(const double* a, int64_t n, double* l, int64_t place);
 void qr(const double* a, int64_t m, int64_t n, double* q, double* r);
 /// a [m, n] = u [m, k] diag(s) vh [k, n], k = min(m, n); `a` must be finite.
 void svd(const double* a, int64_t m, int64_t n, double* u, double* s, double* vh);
-/// values [n]: the eigenvalues of a symmetric a, ascending; vectors [n, n]: theirs, in columns.
-/// Reads the lower triangle of `a`, which must be finite. Throws UsageError without convergence.
+/// values [n]: eigenvalues of a symmetric a, ascending; vectors [n, n]: eigenvectors, in columns.
+/// Reads the lower triangle of `a`, which must be finite. Throws UsageError if it does not
+/// converge.
 void eigh(const double* a, int64_t n, double* values, double* vectors, int64_t place);
 
 }  // namespace halftone::linear_algebra
