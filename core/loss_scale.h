@@ -14,7 +14,7 @@ namespace halftone {
 
 /// When a scaler forgets the overflows that it saw; with `hysteresis` n it tolerates n - 1 of them
 /// before it backs off. apex: at any clean step. megatron: when the scale grows. deepspeed: the
-/// same, but the interval starts at the last overflow: the first growth comes a step later.
+/// same, but if n > 1 the interval starts at the last overflow: the first growth is a step later.
 enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
 
 /// The options that users choose.
@@ -24,20 +24,20 @@ struct LossScaleOptions {
   // --- beyond PyTorch, off by default
   double min_scale = 0;
   double max_scale = std::numeric_limits<double>::infinity();  // apex: 2^24
-  int hysteresis = 1;  // overflows in a row until the scale backs off
+  int hysteresis = 1;  // overflows until the scale backs off; `rule` says when they are forgotten
   HysteresisRule rule = HysteresisRule::apex;
   bool dynamic = true;  // false: the scale stays; overflows still skip the step
   bool operator==(const LossScaleOptions&) const = default;
 
-  /// Throws UsageError, in the name of `where`, for scales that are not positive and finite, and
-  /// for factors and intervals out of range.
+  /// Throws UsageError, in the name of `where`, if init_scale is not positive and finite or not
+  /// between min_scale and max_scale, and if a factor, the interval or hysteresis is out of range.
   void check(std::string_view where) const;
 };
 
 struct LossScale {
   LossScaleOptions options{};
   float scale = float(options.init_scale);
-  int64_t growth_tracker = 0;               // clean steps since the scale last changed
+  int64_t growth_tracker = 0;               // clean steps since the last overflow or growth
   int overflows_left = options.hysteresis;  // until the scale backs off
 };
 
