@@ -387,9 +387,9 @@ template <class T> HT_HD T pow(T x, T y) {
 // Integers, modulo 2^64 in cases where C++ leaves an overflow undefined.
 HT_HD int64_t wrapped_sum(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
 HT_HD int64_t wrapped_product(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
-/// Return the next product of a running product, and the gradient of one of its factors: `before`
-/// is the product of the factors before that one, `after` the sum over later products without
-/// these. A product of 0 stays 0 although `after` may leave T's range.
+/// running_product() returns the next product. running_product_slope() returns before * after, the
+/// gradient of factor i: `before` is x_0 ... x_(i-1), `after` the sum over j >= i of dy_j x_(i+1)
+/// ... x_j. If `before` is 0, so is the result, although `after` may be infinite.
 template <class T> HT_HD T running_product(T product, T factor) {
   if constexpr (std::is_integral_v<T>) return wrapped_product(product, factor);
   else return product * factor;
