@@ -160,8 +160,8 @@ template <class F> decltype(auto) or_no_memory(std::string_view op, int64_t byte
 }
 
 namespace detail {
-/// For tests: after `after` other calls, one call of cached_allocate() fails as if the system had
-/// no more memory; -1: none does.
+/// For tests: the first `after` calls of cached_allocate() work, and the next one fails as if the
+/// system had no more memory. -1: none fails.
 void fail_one_allocation(int64_t after);
 }  // namespace detail
 
@@ -172,7 +172,7 @@ struct SizeClass {
   std::size_t index, bytes;
 };
 
-/// Returns the smallest class that holds `bytes`; all are multiples of `unit`, a power of two.
+/// Returns the smallest class that holds `bytes`; sizes are multiples of `unit`, a power of two.
 constexpr SizeClass size_class(std::size_t bytes, std::size_t unit) {
   const std::size_t units = bytes == 0 ? 1 : (bytes + unit - 1) / unit;
   if (units <= 4) return {units - 1, units * unit};
