@@ -81,14 +81,14 @@ class Entries {
   Tensor find(const std::string& name);
   /// Takes an entry. Throws UsageError if there is none, or if its tensor is undefined.
   Tensor take(const std::string& name);
-  /// Takes an entry. Throws ShapeError for another shape or dtype.
+  /// Takes an entry, and throws as above. Throws ShapeError for another shape or dtype.
   Tensor take(const std::string& name, const Shape& shape, DType dtype);
-  /// Takes an entry of one element. Throws UsageError for more.
+  /// Takes an entry of one element. Throws UsageError for any other, or if there is none.
   double number(const std::string& name);
-  /// Takes an entry of one element, a whole number of 0 to 9e15. Throws UsageError for others,
-  /// which it names `called`.
+  /// Takes an entry as number() does. Throws UsageError, in which `called` names the value, unless
+  /// it is a whole number from 0 to 9e15.
   int64_t count(const std::string& name, std::string_view called);
-  /// Takes a text, which states store as its bytes (u8).
+  /// Takes a text, stored as bytes. Throws UsageError if there is none, or if its dtype is not u8.
   std::string text(const std::string& name);
   /// Takes the entries whose names begin with `prefix`, and returns them under names without it.
   NamedTensors part(std::string_view prefix) { return take_part(rest_, prefix); }
@@ -107,8 +107,8 @@ Tensor text_tensor(std::string_view text);
 
 /// Returns whether two tensors of any dtypes have the same values, to the bit.
 bool same_values(const Tensor& a, const Tensor& b);
-/// Returns a value of x that a conversion to `dtype` would replace by another one: a finite number
-/// that becomes infinite or NaN, or one that an integer dtype cannot hold. Rounding does not count.
+/// Returns a value of x, if any, that a conversion to `dtype` would change: a finite number to
+/// infinity or NaN, or one that an integer dtype cannot hold. Rounding of floats does not count.
 std::optional<double> lost_value(const Tensor& x, DType dtype);
 
 // safetensors (https://github.com/huggingface/safetensors): u64 little-endian N, N bytes of JSON,
@@ -124,8 +124,8 @@ struct SafetensorsFile {
   /// ...), or they have more than 8 dimensions.
   std::map<std::string, std::string> unsupported{};
 
-  /// Returns a tensor. Throws UnsupportedError, with its dtype, for one of `unsupported`, and
-  /// UsageError, with the file's names, if there is none.
+  /// Returns a tensor by its name. Throws UnsupportedError, with its dtype, for one of
+  /// `unsupported`. Throws UsageError, with the file's names, if the file has no such tensor.
   const Tensor& at(const std::string& name) const;
   /// Throws as at() for the first of `unsupported`, if there is one.
   void require_all() const;
@@ -133,17 +133,18 @@ struct SafetensorsFile {
 
 /// Writes the tensors, row-major, with exactly the bytes that the official library writes. The file
 /// appears complete or not at all: it is written next to its final path, synchronized and renamed.
-/// Throws FormatError if the file cannot be written, UsageError for names that no file can hold.
+/// Throws FormatError if the file cannot be written. Throws UsageError for undefined tensors, and
+/// for names that no file can hold.
 void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 /// Writes the same bytes, but asks for the tensors one after the other: each is in memory only
-/// while it is written.
+/// while it is written. Throws UsageError for a tensor that differs from its TensorInfo.
 void stream_safetensors(const std::filesystem::path& path, const TensorSource& tensors,
                         const std::map<std::string, std::string>& metadata = {});
 
 /// Reads a whole file into row-major tensors on the CPU, charged to the current MemoryScope. Throws
-/// FormatError for files that are missing or malformed, UnsupportedError for a tensor of more than
-/// 64 dimensions. Other tensors that no Tensor can be are in `unsupported`.
+/// FormatError for files that are missing or malformed. Throws UnsupportedError for a tensor of
+/// more than 64 dimensions. The result lists other tensors that no Tensor can be in `unsupported`.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
 }  // namespace halftone
