@@ -63,7 +63,7 @@ namespace halftone {
 
 class Tensor;
 
-/// The request of an operation under autocast; the active policy decides what the operation gets.
+/// The dtype that an operation requests under autocast. The active policy decides what it gets.
 enum class CastClass : uint8_t {
   low_precision,   // fast and safe in bf16 / f16: matmul, convolution
   full_precision,  // needs range or long accumulation: exp, softmax, norms, losses, sums
@@ -108,7 +108,7 @@ struct OpFacts {
   bool convolves = false;      // on the CPU its weight, input 1, is cast into channels-last order
   bool accumulator = false;    // can emulate an accumulator (core/formats/number_format.h)
   bool tf32 = false;           // GPUs can compute its products in TF32
-  /// what its products sum over; an operation of class low_precision without it does not compile
+  /// what its products sum over; required for operations of class low_precision, at compile time
   std::optional<Contraction> sums{};
   /// Returns the multiplications and additions of a forward pass with these inputs, the first two
   /// of which are defined; 0 for shapes that forward refuses.
