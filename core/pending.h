@@ -43,13 +43,14 @@ bool may_wait(int64_t bytes);
 Tensor pending_tensor(const Shape& shape, const Strides& strides, Device device,
                       std::shared_ptr<const PendingResult> result);
 
-/// Returns x in a wider dtype, which waits if it may. x must be the result of an operation, because
-/// a later write to x would be an error.
+/// Returns x in a wider dtype; the result waits if it may. x must be the result of an operation:
+/// writing x before the result is read is an error.
 Tensor widened_later(const Tensor& x, DType dtype);
 /// Returns x in another dtype, at once; a result that waits is computed directly in this dtype if
 /// it can be.
 Tensor converted(const Tensor& x, DType dtype);
-/// Returns a tensor with the values of x that takes fewer bytes to read: x itself, unless x waits.
+/// Returns a tensor with the values of x that takes fewer bytes to read, if x waits and has a
+/// narrower() one, else x itself.
 Tensor narrowest(const Tensor& x);
 
 }  // namespace halftone
