@@ -42,8 +42,8 @@ template <class T> struct Word {
 
 class Record {
  public:
-  /// Whether a writer writes an entry. By default it does unless the entry has no effect (when, of)
-  /// or its std::optional is empty.
+  /// Whether a writer writes an entry. Without a value, it does so unless the entry has no effect
+  /// (see when() and of()). It never writes an empty std::optional.
   using Kept = std::optional<bool>;
   /// The type of an entry's value: T for std::optional<T>.
   template <class X> using Content = typename detail::Content<X>::Type;
@@ -157,7 +157,7 @@ class Record {
       to_[std::string(name)] = std::move(writer.to_);
     }
   }
-  /// Any other value: `in` returns it from JSON, `out` the reverse.
+  /// Any other value: `in` makes it from JSON, and `out` makes JSON from it.
   template <class X, class In, class Out>
   void entry(std::string_view name, X& x, Kept kept, const In& in, const Out& out) {
     if (lists_) return names_.push_back(name);
