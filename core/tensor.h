@@ -109,15 +109,15 @@ int64_t rows_of(const Shape& shape);
 Strides contiguous_strides(const Shape& shape);
 /// Returns NHWC strides under a logical NCHW shape (rank 4).
 Strides channels_last_strides(const Shape& shape);
-/// Returns dense strides for `shape` that order the dimensions in memory as `strides` do: those of
-/// an elementwise result. Row-major strides if a tensor of `shape` and `strides` is not dense.
+/// Returns dense strides for an elementwise result: they order the dimensions as `strides` do, or
+/// row-major if a tensor of `shape` and `strides` is not dense.
 Strides strides_in_order_of(const Shape& shape, const Strides& strides);
 /// Returns true if the elements fill one block without holes or overlaps, in any dimension order.
 bool is_dense(const Shape& shape, const Strides& strides);
-/// Returns the shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
+/// Returns the shape to which a and b broadcast, as in NumPy. Throws ShapeError if they do not.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
-/// Returns `dim` counted from the front, 0 to rank - 1; a negative `dim` counts from the end.
-/// Throws ShapeError naming `op` if the rank is too small.
+/// Returns `dim` counted from the front, 0 to rank - 1; a negative `dim` counts from the end. A
+/// scalar counts as rank 1. Throws ShapeError naming `op` for other dimensions.
 int normalize_dim(std::string_view op, int64_t dim, int rank);
 
 // Tensor is a handle of two pointers: its content (a TensorBody: storage, offset, shape, strides,
@@ -148,7 +148,8 @@ class Tensor {
   const Shape& shape() const { return held("shape").shape; }
   const Strides& strides() const { return held("strides").strides; }
   int rank() const { return held("rank").shape.rank(); }
-  /// Returns the size of a dimension, counted from the end if negative; throws ShapeError.
+  /// Returns the size of dimension `dim` (negative: from the end). Throws ShapeError if it is
+  /// absent.
   int64_t size(int64_t dim) const { return shape()[normalize_dim("size", dim, rank())]; }
   int64_t numel() const { return numel_of(shape()); }
   int64_t bytes() const { return numel() * size_of(dtype()); }
@@ -171,15 +172,15 @@ class Tensor {
   }
   /// Returns all elements in row-major order, converted to T, on the host.
   template <class T> std::vector<T> to_vector() const;
-  /// Returns the value of a tensor of one element; throws ShapeError for more.
+  /// Returns the value of a tensor of one element. Throws ShapeError for any other tensor.
   double item() const;
   /// Returns the same as a T. item<int64_t>() is exact; a double does not hold every i64.
   template <class T> T item() const;
   /// Returns one element by its coordinates, on the host: for tests and printing, not for loops
   /// that matter.
   double at(std::initializer_list<int64_t> index) const;
-  /// Returns another view of the same storage, from element `offset` of the storage. Checked
-  /// against the storage's size.
+  /// Returns another view of the same storage, from element `offset` of the storage. Throws
+  /// ShapeError if the view leaves the storage.
   Tensor view_as(const Shape& shape, const Strides& strides, int64_t offset) const;
   /// Returns a copy on another device (the same handle if it is already there). Not recorded.
   Tensor to(Device device) const;
@@ -191,17 +192,18 @@ class Tensor {
   // --- autograd (defined in autograd/engine.cpp)
   bool requires_grad() const;
   /// Makes backward compute a gradient for this leaf. Throws UsageError for tensors computed by
-  /// operations and for integers.
+  /// operations, and DTypeError for dtypes other than f64, f32, f16 and bf16.
   Tensor& set_requires_grad(bool value = true);
   /// Returns true for tensors that no recorded operation made.
   bool is_leaf() const;
   /// Returns the accumulated gradient of a leaf, undefined before the first backward().
   Tensor grad() const;
+  /// Replaces the gradient of a leaf; an undefined tensor removes it.
   void set_grad(const Tensor& grad);
   /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the
   /// graph.
   void backward() const;
-  /// Does the same from `gradient`, that of this tensor; retain_graph: keeps the graph.
+  /// The same for a tensor of any shape, from its `gradient`; retain_graph keeps the graph.
   void backward(const Tensor& gradient, bool retain_graph = false) const;
   /// Returns the same data without history: free, shares storage.
   Tensor detach() const { return Tensor(body_); }
@@ -230,7 +232,7 @@ class Tensor {
   Tensor matmul(const Tensor& other) const;
   /// Returns select(x, 0, i).
   Tensor operator[](int64_t i) const;
-  /// Return index(x, indices): x[mask], x[i], and x[{i, j}] for an index tensor per dimension.
+  /// Return index(x, indices): x[mask] (bool), x[i] (indices), x[{i, j}] (indices per dimension).
   Tensor operator[](const Tensor& mask_or_index) const;
   Tensor operator[](std::initializer_list<Tensor> indices) const;
   Tensor slice(int dim, std::optional<int64_t> start, std::optional<int64_t> end = {},
