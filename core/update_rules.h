@@ -54,7 +54,8 @@ HT_HD uint16_t random_half(RandomKey key, uint64_t i) {
   return uint16_t(i % 2 ? word >> 16 : word);
 }
 
-/// Where the whole weight is: in one of the two tensors, or in both, which decode() joins.
+/// Which tensor holds the whole weight: the parameter, its companion, or both together (decode()
+/// joins them).
 enum class WeightLies : uint8_t { in_parameter, in_companion, in_both };
 
 // A form has
@@ -202,7 +203,7 @@ inline constexpr auto words_of<WeightForm> = [] {
 
 using StateMask = unsigned;
 template <StateMask... masks> using StateMasks = std::integer_sequence<StateMask, masks...>;
-/// A mask that the compiler knows, and one that is known at run time.
+/// A mask that the compiler knows. DynamicStates has one that is known at run time only.
 template <StateMask mask> struct StaticStates {
   HT_HD static constexpr bool has(int i) { return (mask >> i & 1u) != 0; }
 };
@@ -357,8 +358,8 @@ struct NAdam {
   HT_HD double mu(double t) const {
     return beta1 * (1 - 0.5 * math::pow(0.96, t * momentum_decay));
   }
-  /// Returns the product of mu of the steps 1 to t. The loop is short: it ends when the product
-  /// no longer changes 1 - product, or when mu no longer differs from beta1.
+  /// Returns mu(1) mu(2) ... mu(t). The loop is short: it ends when 1 - product no longer changes,
+  /// or when mu no longer differs from beta1.
   HT_HD double mu_product(int64_t t) const {
     double product = 1;
     for (int64_t i = 1; i <= t && product > 1e-20; ++i) {
