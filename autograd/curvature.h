@@ -11,7 +11,8 @@ namespace halftone::autograd {
 
 /// Returns H v, one tensor per input: H is the matrix of second derivatives of `loss`, a tensor of
 /// one element with history, by all elements of the inputs. `v` has the inputs' shapes and dtypes.
-/// The graph of the loss stays. As torch.autograd.functional.hvp. Throws as grad() does.
+/// The graph of the loss stays. As torch.autograd.functional.hvp. Throws as grad() does, and
+/// UsageError or ShapeError if `v` does not fit the inputs.
 std::vector<Tensor> hessian_vector_product(const Tensor& loss, const std::vector<Tensor>& inputs,
                                            const std::vector<Tensor>& v);
 
