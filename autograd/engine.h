@@ -79,7 +79,7 @@ class HookHandle {
 /// over all uses of x: for a leaf before it is added to grad(), for a computed tensor before it
 /// goes on to its inputs. A tensor that the hook returns (of the same shape and dtype) replaces the
 /// gradient; an undefined one changes nothing. Several hooks run in the order of registration.
-/// Nothing is recorded inside. Throws UsageError if x needs no gradient.
+/// Nothing is recorded inside. Throws UsageError if x needs no gradient, or if `hook` is empty.
 HookHandle register_hook(const Tensor& x, GradientHook hook);
 
 // Lists the tensors that operations save for their backward, read from their members: an operation
