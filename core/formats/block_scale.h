@@ -214,8 +214,8 @@ HT_HD constexpr Scale block_scale(const QuantizeNumbers& n, float amax, const Te
 ///   quantile q  the magnitude number max(1, ceil(q n)) in ascending order, counted from 1
 float clip_bound(const Clip& clip, std::span<const float> values);
 
-/// Throws UsageError in the name of `op` for a multiple that is not positive, a quantile that is
-/// not in (0, 1], and for both.
+/// Throws UsageError in the name of `op` for a multiple that is not positive and finite, for a
+/// quantile outside (0, 1], and if both have values.
 void check_clip(std::string_view op, const Clip& clip);
 
 // --- arithmetic of the kernels
