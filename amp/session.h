@@ -61,8 +61,8 @@ class Observer {
 
 class TensorScales {
  public:
-  /// Returns the scale to use now; if `notes`, records x's largest magnitude for the end of the
-  /// step. `name`: the tensor's.
+  /// Returns the scale with which to round x now. If `notes`, also records x's largest magnitude
+  /// for end_step(). `name` is the tensor's name.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                    bool notes);
   /// The largest magnitude of a tensor. noted() returns those recorded since the last end_step(),
@@ -221,8 +221,9 @@ class Session final {
   /// Assigns the next passes to batch `number` of a training whose steps have several batches.
   /// Their random numbers depend on `number`, not on the rank that computes it.
   void begin_batch(int64_t number);
-  /// For several processes, before before_step(). seen() returns this process's observations of the
-  /// step's batches; then each process calls hear() with those of all processes, by rank.
+  /// For several processes: call both before before_step(). seen() returns this process's
+  /// observations of the step's batches; then each process calls hear() with those of all
+  /// processes, by rank.
   std::string seen() const;
   void hear(std::span<const std::string> seen_by_all);
   /// Returns every switch of a rule with `when`, on or off at a site, since the start or since a
@@ -232,17 +233,19 @@ class Session final {
   /// attention runs as the operations that it is made of; otherwise returns null.
   const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
   /// Returns the treatment of `op`, about to run in pass `pass` at the site that CallScope names;
-  /// null if no rule or observer can apply. Throws UsageError if a rule refuses the operation.
+  /// null if no rule or observer can apply. Throws UsageError if a rule refuses the operation or
+  /// asks for what it cannot do.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
-  /// Returns which inputs, before casts, are parameters: bit i is set if input i is one.
+  /// Returns which of the first 32 inputs, before casts, are parameters: bit i is set if input i is
+  /// one.
   uint32_t parameters_among(std::span<const Tensor> inputs) const;
   /// Called after the casts. Returns the tap, which quantizes and reports the tensors of this
   /// operation; null: there is nothing to do. `before`: the inputs before the casts.
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                              uint64_t pass);
   /// Called before a step of the optimizer, when nothing has changed yet. Throws UsageError for
-  /// problems that show only after the model has run: a rule that matches nothing. loss_scale: of
-  /// the gradients; undefined: none.
+  /// problems that show only after the model has run: no operation ran under the rules, or a rule
+  /// matches nothing. loss_scale: of the gradients; undefined: none.
   void before_step(const Tensor& loss_scale = {});
   /// Called after a step of the optimizer, also a skipped one: updates scales and rounds parameters
   /// and states to their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
@@ -372,12 +375,13 @@ struct TreatedCall {
 };
 std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 
-/// Throws UsageError: a role's grid is not exact in the dtype that would hold it.
+/// Throws UsageError, which says that `dtype` does not hold the grid of a role exactly.
 [[noreturn]] void fail_inexact(std::string_view where, std::string_view site, Role role,
                                const Quantizer& quantizer, DType dtype);
 
-/// Returns a random key for a tensor of a site. It depends only on (seed of the rules, site, role,
-/// pass, element).
+/// Returns the random key of one tensor: operand `input` of a site in a role. site_seed: of
+/// site_seed(); offset: that of the pass. Element i takes its number from the key, so a random
+/// number depends only on the seed of the rules, site, role, operand, pass and element.
 RandomKey key_of(uint64_t site_seed, uint64_t offset, Role role, std::size_t input);
 uint64_t site_seed(uint64_t seed, std::string_view site);
 
