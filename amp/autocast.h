@@ -39,9 +39,8 @@ class CastCache {
   /// Returns whether to keep casts of x: an f32 leaf that requires a gradient and is not a view.
   static bool serves(const Tensor& x);
   /// Returns x cast to `dtype`, from the cache if it has this cast. Autograd records a new cast
-  /// even under NoGrad, so that training can use it later. The bytes of a cast count as
-  /// MemoryUse::cast_cache until the last graph that uses it is destroyed. channels_last: a new
-  /// cast has this order in memory.
+  /// even under NoGrad, so that training can use it later. Its bytes count as MemoryUse::cast_cache
+  /// until the last graph with it is destroyed. channels_last: a new cast has this order in memory.
   Tensor cast(const Tensor& x, DType dtype, bool channels_last = false);
   void clear() { entries_.clear(); }
   std::size_t size() const { return entries_.size(); }
@@ -91,8 +90,7 @@ struct Region {
   std::shared_ptr<policy::Session> session{};
 };
 
-/// While a watcher is in the slot of its thread, the regions of this thread call casting() before
-/// each cast that they make.
+/// While a watcher is in its thread's slot, regions of that thread call casting() before each cast.
 class CastWatcher {
  public:
   virtual ~CastWatcher() = default;
@@ -135,8 +133,7 @@ template <class F> decltype(auto) autocast(DType dtype, F&& function) {
   return autocast(Region{.dtype = dtype}, std::forward<F>(function));
 }
 
-/// Return whether this thread is in a region that casts, and the dtype to which that region casts
-/// tensors of `device`; empty if it casts none.
+/// Return whether this thread's region casts, and its dtype for tensors of `device` (empty: none).
 bool autocast_enabled();
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
 /// Returns how many tensors the regions of this thread have cast until now; casts that were found
