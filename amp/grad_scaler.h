@@ -31,8 +31,7 @@ class DeviceLossScale {
   ~DeviceLossScale() = default;
 
   const LossScaleOptions& options() const { return options_; }
-  /// Replaces the options. The scale and the growth tracker stay. A new hysteresis restarts its
-  /// count.
+  /// Replaces the options, not scale and growth tracker. A new hysteresis restarts its count.
   void set_options(const LossScaleOptions& options);
   /// Moves the state to `device` and waits for the copy; does nothing if it is there already.
   void move_to(Device device);
@@ -170,8 +169,8 @@ class GradScaler {
   /// exist.
   std::optional<std::size_t> first_overflow(const optim::Optimizer& optimizer) const;
 
-  /// For callers that check gradients themselves (a fused norm): adds the result, an f32 scalar
-  /// that is not 0 after an overflow, to those of the scaler's own checks. Throws UsageError after
+  /// For callers that check gradients themselves (a fused norm): adds their result, an f32 scalar
+  /// that is not 0 after an overflow, to the scaler's own checks. Throws UsageError after
   /// unscale(): the gradients are divided already.
   void report(const optim::Optimizer& optimizer, const Tensor& found_inf);
 
