@@ -133,9 +133,8 @@ amp::Policy read(const std::filesystem::path& path);
 /// shipped policies, but no files.
 amp::Policy read_text(std::string_view text, std::string_view where = "text");
 /// Returns the whole policy as text, without `extends`: read_text() restores it. Throws UsageError
-/// for policies that no file can express: with a subclass of CastPolicy, with an own_policy that
-/// gives an operation a dtype or has users' operations, with grids that have a bias of their own,
-/// and with all that reading refuses.
+/// for policies that no file can express: those with a subclass of CastPolicy, entries with a dtype
+/// or for users' operations, or grids with a bias of their own, and all that reading refuses.
 std::string write(const amp::Policy& policy);
 /// Returns a hash of write(policy) and of the program's own quantizers in it: FNV-1a, 64 bits, as
 /// 16 hexadecimal digits.
