@@ -28,8 +28,7 @@ bool is_unsigned(const NumberFormat& format);
 /// The formats and quantizers that a file can name: those that every file knows, and its own.
 class Grids {
  public:
-  /// Returns an empty object that makes writers write all fields of a format, even if it has a
-  /// name.
+  /// Returns an empty object. It makes writers write all fields of a format that has a name.
   static Grids writer_for_hashes() {
     Grids grids;
     grids.for_hashes_ = true;
@@ -69,9 +68,8 @@ class Grids {
 /// Returns a name, or {exponent, fraction, max, infinity, subnormals}. Throws UsageError for a grid
 /// that no file can express, such as one with a least exponent of its own.
 Json json_of(const NumberFormat& format);
-/// Returns an object of the grammar with every field that has an effect. Throws UsageError for what
-/// no file can express: a grid with a least exponent of its own, and rotation signs other than
-/// `rotation_signs`.
+/// Returns an object of the grammar with every field that has an effect. Throws UsageError for a
+/// grid with a least exponent of its own and for rotation signs other than `rotation_signs`.
 Json json_of(const Quantizer& quantizer);
 /// Returns "none", "as_used", or the quantizer.
 Json json_of(const RoleRule& said);
