@@ -59,8 +59,7 @@ struct Overflow {
   DType dtype = f32;
   /// The number of elements that are not finite, and of all elements.
   int64_t bad = 0, elements = 0;
-  /// The largest finite magnitudes: of what the tensor was computed or cast from, and of the
-  /// tensor.
+  /// The largest finite magnitudes: of the inputs or the cast tensor, and of this tensor.
   double largest_in = 0, largest_out = 0;
   bool cast = false;     // a cast to `dtype` caused it
   bool arrived = false;  // it was in the inputs: data, weights, or a sum of gradients
