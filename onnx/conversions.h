@@ -259,7 +259,8 @@ template <class M> bool same_attributes(const M& a, const M& b) {
 }
 }  // namespace detail
 
-/// Makes the Conversion of Op. `sizes_vary`: its attributes are sizes that may depend on the rows.
+/// Makes the Conversion of Op. `sizes_vary`: its attributes are sizes that may depend on the rows,
+/// so Conversion::same does not compare them.
 template <class Op> Conversion conversion(void (*write)(const Step&), bool sizes_vary = false) {
   const auto copy = [](const Computation& computation) -> std::shared_ptr<const void> {
     const auto* const ours = dynamic_cast<const ComputationOf<Op>*>(&computation);
