@@ -161,8 +161,9 @@ class Optimizer {
   /// one, because it does not update through the backend.
   virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);
   /// Sets the formats of optimizer state, from the first step on. Returns false if this optimizer
-  /// has no such choice. Throws UsageError for a name in by_name that its state lacks (if `others`
-  /// is set: that all optimizers lack), and DTypeError for a format that the state cannot have.
+  /// has no such choice. Throws UsageError for a name in by_name that its state lacks (with
+  /// `others`: that no optimizer's state has), and DTypeError for a format that the state cannot
+  /// have.
   virtual bool set_state_formats(const StateFormats& formats);
   /// Returns whether the update of an element depends only on that element, its gradient and its
   /// state: then a parameter may be updated in parts, which are 1-D views of its data.
@@ -179,9 +180,9 @@ class Optimizer {
   /// shapes instead.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// Returns the bytes of state for this number of a parameter's elements (all, unless the
-  /// optimizer is elementwise) when the parameter has this dtype: for Adam in f32, 8 per element.
-  /// `formats`: as for set_state_formats().
+  /// Returns the bytes of the state of `elements` elements of `parameter`, as if it had dtype
+  /// `dtype`: for Adam in f32, 8 per element. Only elementwise optimizers take fewer than all
+  /// elements. `formats`: as for set_state_formats().
   virtual int64_t state_bytes(int /*group*/, const Tensor& /*parameter*/, DType /*dtype*/,
                               int64_t /*elements*/, const StateFormats& /*formats*/) const {
     return 0;
@@ -204,8 +205,8 @@ class Optimizer {
   virtual void load_state_dict(const NamedTensors& state) = 0;
 
  protected:
-  /// Reads `skip`, which may wait for the device. Returns false if it is set. Otherwise multiplies
-  /// the gradients by the factor, in place.
+  /// Reads `skip`, which may wait for the device. Returns false if it is not 0. Otherwise
+  /// multiplies the gradients by the factor, in place.
   bool begin_step(const StepControl& control) const;
   /// Throws UsageError, with this name, if a gradient is of a scaled loss and `control` does not
   /// handle it. A step() that does not call begin_step() begins with it.
