@@ -337,7 +337,7 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
 };
 
 /// Returns the names of all states that these optimizers have, as their state dictionaries spell
-/// them: "exp_avg".
+/// them, such as "exp_avg".
 std::vector<std::string_view> state_names();
 
 // Learning rates over time. A schedule is a value, a pure function from the step number (0, 1,
@@ -358,8 +358,8 @@ class LrSchedule {
   /// Half a cosine from 1 to `last` over `steps` steps, then constant `last` (Loshchilov & Hutter
   /// 2017, without restarts).
   static LrSchedule cosine(int64_t steps, double last = 0);
-  /// 1/steps, 2/steps, ..., 1 during the first `steps` steps, then `after` from its beginning
-  /// (Goyal et al. 2017).
+  /// 1/steps, 2/steps, ..., 1 times the first factor of `after` during the first `steps` steps,
+  /// then `after` from its beginning (Goyal et al. 2017).
   static LrSchedule warm_up(int64_t steps, const LrSchedule& after = constant());
 
   /// gamma^(number of milestones reached): torch's MultiStepLR.
@@ -428,7 +428,7 @@ class ReduceOnPlateau {
   bool step(double value);
   double best() const { return best_; }
 
-  /// Returns `best`, `bad` (measurements since the best) and `cooldown` (those left).
+  /// Returns `best`, `bad` (measurements in a row without improvement) and `cooldown` (those left).
   std::map<std::string, double> state() const;
   void load_state(const std::map<std::string, double>& state);
 
