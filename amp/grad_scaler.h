@@ -98,8 +98,8 @@ bool host_decides(Decision decision, const Tensor& flag);
 Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control,
              Decision decision = Decision::where_free);
 
-/// Returns the position of the first gradient with an infinity or NaN; undefined gradients are not
-/// counted. Reads from the device, gradient by gradient.
+/// Returns the position of the first gradient with an infinity or NaN, among the defined gradients.
+/// Reads from the device, gradient by gradient.
 std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients);
 
 // Loss scaling multiplies the loss by a factor that lifts small gradients into f16's range, and
@@ -156,8 +156,8 @@ class GradScaler {
   Decision decision() const { return use_.decision; }
   /// Returns the present scale; 1 if disabled. Waits for a GPU.
   double scale_value(int which = 0) const;
-  /// Returns the same as an f32 scalar on the device, without waiting. The tensor never changes:
-  /// update() makes another one.
+  /// Returns the present scale as an f32 scalar on the device, without waiting. The tensor never
+  /// changes: update() makes another one.
   const Tensor& scale_tensor(int which = 0) { return scales_[checked(which)].present(); }
   /// Returns scale and trackers. Waits for a GPU.
   LossScale loss_scale(int which = 0) const { return scales_[checked(which)].read(); }
@@ -179,8 +179,8 @@ class GradScaler {
   void set_agreement(std::function<void(Tensor& found_inf)> agree) { agree_ = std::move(agree); }
 
   /// Returns PyTorch's five keys: scale, growth_factor, backoff_factor, growth_interval and
-  /// _growth_tracker. Keys of further losses end in ".1", ".2", ...; _hysteresis exists if it is
-  /// used. Empty if disabled. Waits for a GPU.
+  /// _growth_tracker. Keys of further losses end in ".1", ".2", ...; _hysteresis exists if
+  /// hysteresis is used. Empty if disabled. Waits for a GPU.
   optim::NamedTensors state_dict() const;
   /// Throws UsageError for missing, unknown or invalid entries, and then changes nothing.
   void load_state_dict(const optim::NamedTensors& state);
