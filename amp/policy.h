@@ -89,7 +89,7 @@ struct Policy {
   optim::StateFormats state_formats() const { return {state_dtype, states}; }
   bool has_session() const { return watched || !rules.empty(); }
   uint64_t random_seed() const { return seed + run_seed; }
-  /// Returns a strategy of the table above. Throws UsageError for other names, with the nearest.
+  /// Returns a strategy of the table above. Throws UsageError for others, with the nearest name.
   static Policy named(std::string_view name);
   static std::span<const std::string_view> names();
 };
