@@ -91,6 +91,7 @@ struct UpdateSums {
   double lost = 0;                // updates with w' = w
   double du = 0, uu = 0, ww = 0;  // sums of (w' - w) u, u u, w w
   void add(const UpdateSums& other);
+  /// Returns lost / count; NaN if count is 0.
   double lost_share() const;
   /// Returns sum (w' - w) u / sum u u: 1 if steps have their intended effect; COLLAGE's effective
   /// descent (Yu et al. 2024).
