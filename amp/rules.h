@@ -274,7 +274,7 @@ struct Treatment {
   bool says(Role use, std::size_t operand) const;
   /// Returns the cast that `compute` asks for; empty without it.
   std::optional<amp::CastDecision> decision() const;
-  /// Returns whether backward uses other operands than forward.
+  /// Returns whether a rule gives the products of backward other operands than those of forward.
   bool backward_differs() const;
   bool quantizes() const;
 
@@ -285,8 +285,7 @@ struct Treatment {
 /// A rulebook prepared for one model.
 class RuleMatcher {
  public:
-  /// Throws UsageError in the name of `where` for invalid patterns and for operations that no rule
-  /// can name.
+  /// Throws UsageError in the name of `where` for invalid patterns.
   RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book, ModelParts parts);
   /// Returns the treatment of a site in a step. on(rule) returns whether a rule with `when`
   /// applies; without `on`, such rules do not apply.
