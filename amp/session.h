@@ -80,8 +80,8 @@ class TensorScales {
 
   /// Adds "amax.<name>", "history.<name>", "position.<name>" and "scale.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Loads these entries of a state; each is used when its tensor is first met. Throws UsageError
-  /// for malformed entries.
+  /// Loads what add_to() added to a state; each entry is used when its tensor is first met. Throws
+  /// UsageError for malformed entries.
   void load(const NamedTensors& state);
 
  private:
@@ -108,8 +108,8 @@ class WeightAverages {
 
   /// Adds "average.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Loads these entries of a state; each is used when its weight is first met. Throws UsageError
-  /// for an entry that is not f32.
+  /// Loads what add_to() added to a state; each entry is used when its weight is first met. Throws
+  /// UsageError for an entry that is not f32.
   void load(const NamedTensors& state);
 
  private:
@@ -134,7 +134,7 @@ class LearnedScales {
   ~LearnedScales();
   /// Returns a tensor's scale: f32, for QuantizeCall::amax. The first call for a name makes it.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x);
-  /// Returns dL/dx. dy: dL/dy, f32; count: n. Adds dL/ds to that of the step if `adds`.
+  /// Returns dL/dx. dy: dL/dy, f32; count: n. If `adds`, also adds dL/ds to the sum of the step.
   Tensor gradient(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                   const Tensor& scale, const Tensor& dy, int64_t count, bool adds);
   /// Says that the gradients of this step are those of the loss times `loss_scale` (undefined: 1).
@@ -145,8 +145,8 @@ class LearnedScales {
 
   /// Adds "learned.<name>.<first, ratio or a state of Adam>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Loads these entries; each is used when its tensor is first met. Throws UsageError for entries
-  /// that no scale has.
+  /// Loads what add_to() added to a state; each entry is used when its tensor is first met. Throws
+  /// UsageError for entries that no scale has.
   void load(const NamedTensors& state);
 
  private:
@@ -200,16 +200,16 @@ class Session final {
     /// the step and the pass are loaded, not scales, averages and switches.
     std::string hash{};
   };
-  /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
-  /// that no model could satisfy.
+  /// Rounds the model's parameters to their grid if the rules have one. The model must outlive
+  /// this. `where` names the policy in errors. Throws UsageError for invalid patterns, and for a
+  /// grid that the parameters' dtype does not hold.
   Session(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
           Settings settings);
   /// Returns a session without rules, for observers only, of a training that has taken `steps`
   /// steps. Between observed passes it costs nothing, and it adds nothing to checkpoints.
   static std::shared_ptr<Session> for_observers(nn::Module& model, int64_t steps = 0);
 
-  /// Sets the observer (null: none), starting with the next pass. Returns the previous
-  /// one.
+  /// Sets the observer (null: none), starting with the next pass. Returns the previous one.
   std::shared_ptr<Observer> observe(std::shared_ptr<Observer> observer);
   /// Starts a second run of the last training pass: it draws the same random numbers, and histories
   /// record nothing. It ends when the returned object is destroyed.
@@ -350,8 +350,7 @@ std::shared_ptr<Session> session_for(nn::Module& model, const amp::Policy& polic
 /// it has none.
 Session& session_of(const amp::Training& training);
 
-// The policy's tap: treated_op.cpp applies a treatment to the tensors of one
-// operation.
+// The policy's tap: treated_op.cpp applies a treatment to the tensors of one operation.
 
 /// Everything that a tap knows of its operation when it begins.
 struct TreatedCall {
