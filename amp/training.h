@@ -180,7 +180,7 @@ class Training {
 Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer);
 /// The same for the strategy Policy::named(strategy), such as "amp-bf16".
 Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer);
-/// The same for steps of several batches, on all processes of world(): Training::train_together().
+/// The same, followed by Training::train_together() with `options` on all processes of world().
 Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const distributed::Options& options);
 
