@@ -55,9 +55,8 @@ struct Batch {
   template <std::size_t I> Tensor&& get() && { return std::move(I == 0 ? inputs : targets); }
 };
 
-/// An epoch of a run. With the number of a sample, it is all that the random transforms of
-/// that sample may depend on, so that neither threads nor the order of batches change the
-/// sample.
+/// An epoch of a run. With the number of a sample, it is all that the random transforms of that
+/// sample may depend on, so that neither threads nor the order of batches change the sample.
 struct EpochKey {
   uint64_t seed = 0;
   int64_t epoch = 0;
