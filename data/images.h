@@ -49,9 +49,8 @@ void write_png(const std::filesystem::path& path, const Tensor& image);
 /// width, channels] on the CPU with no size 0.
 void check_image(std::string_view op, const Tensor& image);
 
-// Labeled images stored as bytes. The thread that collates a batch turns them into
-// normalized floats. A dataset of bytes takes a quarter of the memory of a dataset of
-// floats.
+// Labeled images stored as bytes. The thread that collates a batch turns them into normalized
+// floats. A dataset of bytes takes a quarter of the memory of a dataset of floats.
 
 struct ByteImagesOptions {
   std::vector<double> mean{}, std{};  // per channel, for values scaled to [0, 1]; empty: 0 and 1
@@ -90,11 +89,10 @@ class ByteImages final : public Dataset {
   std::vector<std::array<float, 256>> value_of_;  // [channel][byte]
 };
 
-// Walks over the structure of a JPEG or PNG file from start to end without decoding. It finds
-// sizes before anything is allocated, and damage that stb_image 2.27 does not detect. For JPEG:
-// Huffman tables with more than 256 codes (written beyond their array), a missing end marker and
-// endless scans. For PNG: chunk checksums, palettes that lack entries and unknown kinds of
-// chunks.
+// Walks over the structure of a JPEG or PNG file from start to end without decoding. It finds sizes
+// before anything is allocated, and damage that stb_image 2.27 does not detect. For JPEG: Huffman
+// tables with more than 256 codes (written beyond their array), a missing end marker and endless
+// scans. For PNG: chunk checksums, palettes that lack entries and unknown kinds of chunks.
 
 enum class ImageFormat : uint8_t { unknown, jpeg, png };
 
