@@ -62,8 +62,9 @@ struct RandomCrop {
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// Cuts out a random part, with an area and a ratio of width to height in these ranges, resized to
-/// [size, size] (Szegedy et al. 2015, arXiv:1409.4842).
+/// Cuts out a random part, resized to [size, size]. Its share of the area and its ratio of width to
+/// height are in these ranges; if ten tries do not fit, takes a part in the middle (Szegedy et al.
+/// 2015, arXiv:1409.4842).
 struct RandomResizedCrop {
   int64_t size = 0;
   double min_area = 0.08, max_area = 1;
@@ -96,6 +97,7 @@ struct Normalize {
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 /// Returns rows [top, top + height) and columns [left, left + width); black outside of the image.
 Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
+/// Exchanges left and right.
 Tensor flip_image(const Tensor& image);
 /// With factor 0 the result is black, uniformly gray, or colorless; 1: unchanged; above: stronger.
 Tensor adjust_brightness(const Tensor& image, double factor);
@@ -120,8 +122,8 @@ struct MixedBatch {
 /// Mixes a batch. batch.inputs: f32 [k, ...] on the CPU; targets: [k, ...]. The share is drawn from
 /// Beta(alpha, alpha), once per batch; alpha 0 mixes nothing. The others are a permutation of the
 /// batch. With random = key.generator_for(step) a step does not depend on steps before it. Throws
-/// ShapeError, DTypeError or DeviceError for other batches, UsageError for an alpha below 0 or
-/// infinite.
+/// ShapeError, DTypeError or DeviceError for other batches, UsageError for an alpha below 0 or not
+/// finite.
 MixedBatch mixup(const Batch& batch, double alpha, Generator& random);
 
 /// Draws from Beta(alpha, alpha): by Jöhnk 1964, in logarithms, for alpha below 1, otherwise by two
