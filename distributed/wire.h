@@ -62,7 +62,8 @@ struct Payload {
   Payload part(int64_t from, int64_t count) const;
   /// Returns the tensors to send: none for an empty range.
   std::vector<Tensor> tensors() const;
-  /// Returns a payload, not yet written, for `count` elements of a gradient of dtype `own`.
+  /// Returns a payload, not yet written, for elements [from, from + count) of a gradient of dtype
+  /// `own`.
   static Payload empty(const WireFormat& format, DType own, int64_t from, int64_t count,
                        Device device = Device::cpu());
 };
