@@ -105,8 +105,7 @@ inline std::size_t place_among(std::string_view list, int place, std::size_t siz
 
 }  // namespace halftone::nn::detail
 
-// Activation functions as layers, for use in Sequential. The formulas are in
-// core/formulas.h.
+// Activation functions as layers, for use in Sequential. The formulas are in core/formulas.h.
 
 namespace halftone::nn {
 
