@@ -98,8 +98,8 @@ struct Llama final : Layer {
     std::vector<Tensor> tensors() const { return {logits, balance}; }
   };
   /// Returns the logits and a loss for the balance of experts (Fedus et al. 2021). The loss is
-  /// experts_per_token, its least value, if all experts get equally many tokens. A training adds a
-  /// small multiple of it, 0.001 to 0.02, to its own loss. Throws UsageError without experts.
+  /// experts_per_token if all experts get equally many tokens. A training adds a small multiple of
+  /// it, 0.001 to 0.02, to its own loss. Throws UsageError without experts.
   Balanced with_balance(const Tensor& tokens) const;
   /// The head appears as lm_head.weight, whether it is tied or not.
   void describe(Fields& field) override;
