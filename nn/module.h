@@ -312,7 +312,7 @@ struct LoadOptions {
   /// "_orig_mod." (torch.compile), or several, "module._orig_mod.". Other names stay.
   std::string strip_prefix{};
 };
-/// Names only in the module (missing) or only in the state (unexpected); without `strict` no error.
+/// Names that only the module has (missing) or only the state (unexpected): errors if `strict`.
 struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };
