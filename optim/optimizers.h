@@ -79,10 +79,9 @@ using AdamW = ElementwiseOptimizer<AdamWOptions>;
 extern template class ElementwiseOptimizer<AdamOptions>;
 extern template class ElementwiseOptimizer<AdamWOptions>;
 
-// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2): a step
-// of length lr in every element, u = sign(beta1 m + (1 - beta1) g); p -= lr (u + weight_decay p);
-// m = beta2 m + (1 - beta2) g. It has one state tensor, Adam has two; its lr is 3 to 10 times
-// smaller.
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2): a step of
+// length lr in every element, u = sign(beta1 m + (1 - beta1) g); p -= lr (u + weight_decay p); m =
+// beta2 m + (1 - beta2) g. It has one state tensor, Adam has two; its lr is 3 to 10 times smaller.
 
 struct LionOptions {
   double lr = 1e-4;
@@ -313,7 +312,7 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
   void step(const StepControl& control = {}) override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
   bool set_state_formats(const StateFormats& formats) override;
-  /// Returns PyTorch's entries under state.0, lists as one tensor: old_dirs is [steps, elements].
+  /// Returns PyTorch's entries under state.0, each list as one tensor: old_dirs [steps, elements].
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
@@ -340,10 +339,9 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
 /// them, such as "exp_avg".
 std::vector<std::string_view> state_names();
 
-// Learning rates over time. A schedule is a value, a pure function from the step number (0, 1,
-// 2, ...) to the factor of each parameter group's own rate; LrScheduler applies one to an
-// optimizer. A schedule does not depend on optimizers, so it can be printed, tested and
-// composed.
+// Learning rates over time. A schedule is a value, a pure function from the step number (0, 1, 2,
+// ...) to the factor of each parameter group's own rate; LrScheduler applies one to an optimizer. A
+// schedule does not depend on optimizers, so it can be printed, tested and composed.
 
 class LrSchedule {
  public:
