@@ -169,9 +169,9 @@ class GradScaler {
   /// exist.
   std::optional<std::size_t> first_overflow(const optim::Optimizer& optimizer) const;
 
-  /// For callers that check gradients themselves (a fused norm): adds their result, an f32 scalar
-  /// that is not 0 after an overflow, to the scaler's own checks. Throws UsageError after
-  /// unscale(): the gradients are divided already.
+  /// For callers that check gradients themselves (a fused norm): records their result, an f32
+  /// scalar that is not 0 after an overflow, for update(). step() checks as well. Throws UsageError
+  /// after unscale(): the gradients are divided already.
   void report(const optim::Optimizer& optimizer, const Tensor& found_inf);
 
   /// For optimizers whose parameters are sharded over processes: each check calls `agree` with its
