@@ -127,7 +127,7 @@ namespace halftone::policy {
 /// Returns how many files this process has read; read() also counts the files that a file extends.
 int64_t files_read();
 /// Reads a file and the files that it extends; their paths are relative to it. Throws FormatError,
-/// with the position in the file, if it is not a policy; UsageError for unknown names.
+/// with the position in the file, if it is not a policy or has unknown names.
 amp::Policy read(const std::filesystem::path& path);
 /// The same for text; errors use `where` as the file's name. The text can extend strategies and
 /// shipped policies, but no files.
