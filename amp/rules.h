@@ -147,7 +147,7 @@ std::optional<std::size_t> operand_of(Role role);
 /// Returns the role for one operand, or empty if rules have none: input_1 for (input, 1),
 /// input_0_backward for (input_backward, 0).
 std::optional<Role> of_operand(Role role, std::size_t operand);
-/// Returns the role with this name if tensors have it; empty for other names, such as "input.1".
+/// Returns the role of tensors with this name; empty for others, such as "input.1" (only in rules).
 std::optional<Role> role_named(std::string_view name);
 
 struct Site {
@@ -298,8 +298,8 @@ class RuleMatcher {
   /// Returns the first step after `step` in which a rule begins or ends; the largest number if
   /// there is none.
   int64_t next_change(int64_t step) const;
-  /// Returns "rule 3 ("values")": the last rule of a treatment that sets one of the roles; for
-  /// messages.
+  /// Returns the last rule of a treatment that sets one of the roles, as "rule 3 ("values")" for
+  /// messages; "" if none does.
   std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
   /// Return whether a rule treats tensors inside of attention anywhere, and whether at this path.
