@@ -226,7 +226,7 @@ class Session final {
   /// processes, by rank.
   std::string seen() const;
   void hear(std::span<const std::string> seen_by_all);
-  /// Returns every switch of a rule with `when`, on or off at a site, since the start or since a
+  /// Returns every change of a rule with `when` to on or off at a site, since the start or since a
   /// state was loaded.
   const std::vector<Switched>& switched() const { return switches_->log(); }
   /// Called for attention. If rules treat tensors inside of it, returns its treatment, and
@@ -257,7 +257,8 @@ class Session final {
 
   /// Returns all sites met until now, in the order in which they were first met.
   std::vector<ResolvedSite> resolved() const;
-  /// Throws UsageError for a rule that is not optional and matches none of the sites met until now.
+  /// Throws UsageError for a rule that is not optional and matches none of the sites met until now,
+  /// or sets a role that no tensor of these has.
   void require_all_rules_used() const;
   const Rulebook& rules() const { return matcher_.book(); }
   const Settings& settings() const { return settings_; }
