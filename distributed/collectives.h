@@ -74,12 +74,12 @@ class Shards {
   Range range(std::size_t parameter, int rank) const {
     return ranges_.at(parameter * std::size_t(ranks_) + std::size_t(rank));
   }
-  /// Returns the elements of all parameters that a rank owns.
+  /// Returns the number of elements that a rank owns, of all parameters together.
   int64_t elements(int rank) const { return elements_.at(std::size_t(rank)); }
   /// Returns the number of cuts in a rank's range of a parameter; the last may be short.
   int64_t cuts(std::size_t parameter, int rank) const;
 
-  /// Returns the elements of a cut: about a sixteenth of `size`; a multiple of 1024, up to 16384.
+  /// Returns the number of elements of a cut: about size / 16, a multiple of 1024, at most 16384.
   static int64_t cut_length(int64_t size);
 
  private:
