@@ -243,8 +243,8 @@ struct Linear final : Layer {
 };
 
 /// A linear layer without bias that scores the experts of a mixture of experts: x [..., features]
-/// -> f32 [..., experts]. It computes in f32 under every strategy, because a rounding can choose
-/// another expert. Patterns of policies name it <router>.
+/// -> f32 [..., experts]. It computes in f32 (f64 for f64) under every strategy, because a rounding
+/// can choose another expert. Patterns of policies name it <router>.
 struct Router final : Layer {
   Parameter weight;
   Router(int64_t features, int64_t experts);
