@@ -38,9 +38,9 @@ class CastCache {
  public:
   /// Returns whether to keep casts of x: an f32 leaf that requires a gradient and is not a view.
   static bool serves(const Tensor& x);
-  /// Returns x cast to `dtype`. Autograd records the cast even under NoGrad, so that training can
-  /// later use an entry made there. Its bytes are charged to MemoryUse::cast_cache until the last
-  /// graph that uses it is destroyed. channels_last: a new cast has this order in memory.
+  /// Returns x cast to `dtype`, from the cache if it has this cast. Autograd records a new cast
+  /// even under NoGrad, so that training can use it later. Its bytes count as MemoryUse::cast_cache
+  /// until the last graph with it is destroyed. channels_last: a new cast has this order in memory.
   Tensor cast(const Tensor& x, DType dtype, bool channels_last = false);
   void clear() { entries_.clear(); }
   std::size_t size() const { return entries_.size(); }
@@ -90,7 +90,7 @@ struct Region {
   std::shared_ptr<policy::Session> session{};
 };
 
-/// Called before each cast that a region of this thread makes, while it is in the thread's slot.
+/// While a watcher is in its thread's slot, regions of that thread call casting() before each cast.
 class CastWatcher {
  public:
   virtual ~CastWatcher() = default;
@@ -102,8 +102,8 @@ using CastWatcherScope = CastWatcherSlot::Scope;
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
 /// other than bf16 and f16. If it is destroyed in another thread, the region stays active in its
 /// own thread, and a message on stderr says so: a destructor cannot throw. If it ends before a
-/// region inside it, operations in the remaining regions throw UsageError; if there are none, the
-/// next region throws it.
+/// region inside it, operations and new regions throw UsageError until all regions have ended. If
+/// no operation ran until then, the next region throws it.
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(const Region& region);
@@ -133,7 +133,7 @@ template <class F> decltype(auto) autocast(DType dtype, F&& function) {
   return autocast(Region{.dtype = dtype}, std::forward<F>(function));
 }
 
-/// Return whether this thread is in a region that casts, and the dtype to which the region casts.
+/// Return whether this thread's region casts, and its dtype for tensors of `device` (empty: none).
 bool autocast_enabled();
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
 /// Returns how many tensors the regions of this thread have cast until now; casts that were found
@@ -150,8 +150,8 @@ const CastCache* active_cast_cache();
 //   amp::autocast(f16, [&] { return loss_of(model, batch); });
 //   std::cout << log;
 
-/// Records the regions of its thread from construction to destruction (only the innermost log
-/// does). It reads every cast tensor, which costs time; without a log nothing is read.
+/// Records what autocast does on its thread while the log exists. If logs are nested, only the
+/// innermost records. It reads every cast tensor, which costs time; without a log nothing is read.
 class PrecisionLog {
  public:
   /// Calls of one operation with equal decisions.

@@ -41,8 +41,8 @@ struct CastDecision {
   std::optional<DType> dtype_on(Device device) const {
     return device.kind == DeviceKind::cuda && cuda_dtype ? cuda_dtype : dtype;
   }
-  /// Throws DTypeError, in the name of `where`, for dtypes other than bf16 and f16, and for any
-  /// dtype of a class other than low_precision.
+  /// Throws DTypeError in the name of `where` if a dtype is not bf16 or f16, or if a class other
+  /// than low_precision has a dtype.
   void check(std::string_view where) const;
 };
 /// Returns "low_precision", "low_precision f16" or "low_precision bf16 (cuda f16)".
@@ -56,19 +56,20 @@ class CastPolicy {
   CastPolicy& operator=(const CastPolicy&) = default;
   virtual ~CastPolicy() = default;
 
-  /// Returns pytorch-cuda, pytorch-cpu, apex-o1, paddle-o1, flashlight-o1, none (everything as_is)
-  /// or all-low (everything that any other policy would cast). Throws UsageError for other names.
+  /// Returns the preset with this name: pytorch-cuda, pytorch-cpu, apex-o1, paddle-o1,
+  /// flashlight-o1, none (everything as_is) or all-low (everything that any other policy would
+  /// cast). Throws UsageError for other names.
   static CastPolicy preset(std::string_view name);
   static std::span<const std::string_view> preset_names();
-  /// Returns the name of the preset it started from.
+  /// Returns the name of the preset that this policy started from.
   const std::string& name() const { return name_; }
 
   /// Returns the decision for an operation, to read or to change. Throws UsageError for unknown
   /// names.
   CastDecision& operator[](std::string_view op);
   const CastDecision& operator[](std::string_view op) const;
-  /// The same for an operation defined outside the library (UserOp), which is on no list:
-  /// policy[SwishGate::info]. It enters this policy with the class that it asks for.
+  /// The same for an operation defined outside the library (UserOp), such as
+  /// policy[SwishGate::info]. Before it is changed, its decision is the class that it asks for.
   CastDecision& operator[](const OpInfo& op);
   /// Returns all operations that a policy decides on, in alphabetical order.
   static std::span<const std::string_view> operations();

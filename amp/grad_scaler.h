@@ -31,7 +31,7 @@ class DeviceLossScale {
   ~DeviceLossScale() = default;
 
   const LossScaleOptions& options() const { return options_; }
-  /// Changes neither the scale nor the growth tracker. A new hysteresis restarts its count.
+  /// Replaces the options, not scale and growth tracker. A new hysteresis restarts its count.
   void set_options(const LossScaleOptions& options);
   /// Moves the state to `device` and waits for the copy; does nothing if it is there already.
   void move_to(Device device);
@@ -98,8 +98,8 @@ bool host_decides(Decision decision, const Tensor& flag);
 Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control,
              Decision decision = Decision::where_free);
 
-/// Returns the position of the first gradient with an infinity or NaN; undefined gradients are not
-/// counted. Reads from the device, gradient by gradient.
+/// Returns the position of the first gradient with an infinity or NaN, among the defined gradients.
+/// Reads from the device, gradient by gradient.
 std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients);
 
 // Loss scaling multiplies the loss by a factor that lifts small gradients into f16's range, and
@@ -125,25 +125,28 @@ class GradScaler {
  public:
   explicit GradScaler(const LossScaleOptions& options = {}, ScalerUse use = {});
 
-  /// Returns the loss times the scale, recorded, at least in f32. `which` selects the scale of one
-  /// of several losses. The scale moves to the device of the loss.
+  /// Returns the loss times the scale, at least in f32; autograd records the product. `which`
+  /// selects the scale of one of several losses. The scale moves to the device of the loss.
   Tensor scale(const Tensor& loss, int which = 0);
   std::vector<Tensor> scale(const std::vector<Tensor>& losses);
 
   /// Checks the optimizer's gradients for infinities and NaN, and divides them by the scale in
-  /// place. Throws UsageError if called twice before update(), or after step(), or for f16
-  /// gradients, which would underflow again. Waits if the gradients are on several devices.
+  /// place. Throws UsageError if it is called before scale(), twice before update(), or after
+  /// step(). Throws UsageError for f16 gradients, which would underflow again. Waits if the
+  /// gradients are on several devices.
   void unscale(optim::Optimizer& optimizer);
   /// Updates the weights unless a gradient overflowed; the result tells whether it did. Without
-  /// unscale(), gradients are checked here and divided inside the update, and do not change.
-  /// Throws UsageError if called twice before update(), or if the optimizer has no gradients. Waits
-  /// if the optimizer cannot decide in its update.
+  /// unscale(), gradients are checked here and divided inside the update, and do not change. Throws
+  /// UsageError if it is called before scale() or twice before update(), or if the optimizer has no
+  /// gradients. Waits if the optimizer cannot decide in its update.
   Stepped step(optim::Optimizer& optimizer);
-  /// Changes the scale according to the checks of the optimizers' gradients, or to `new_scale`.
+  /// Changes the scale according to the checks of the optimizers' gradients, or sets it to
+  /// `new_scale`. Throws UsageError if no gradients were checked and there is no `new_scale`.
   void update(std::optional<double> new_scale = {});
 
-  /// For several losses with a scale each, to be called after each backward(): checks and unscales
-  /// the gradients, and moves them to an f32 sum, which step() then uses.
+  /// Call it after each backward() if several losses have a scale each. Checks and unscales the
+  /// gradients of loss `which`, and moves them to an f32 sum, which step() then uses. Throws
+  /// UsageError after unscale() or step().
   void collect(optim::Optimizer& optimizer, int which);
   /// Converts gradients that were computed with the scale `made_with`, an f32 scalar, to the
   /// present scale, before further gradients are added to them.
@@ -153,12 +156,12 @@ class GradScaler {
   Decision decision() const { return use_.decision; }
   /// Returns the present scale; 1 if disabled. Waits for a GPU.
   double scale_value(int which = 0) const;
-  /// Returns the same as an f32 scalar on the device, without waiting. The tensor never changes:
-  /// update() makes another one.
+  /// Returns the present scale as an f32 scalar on the device, without waiting. The tensor never
+  /// changes: update() makes another one.
   const Tensor& scale_tensor(int which = 0) { return scales_[checked(which)].present(); }
   /// Returns scale and trackers. Waits for a GPU.
   LossScale loss_scale(int which = 0) const { return scales_[checked(which)].read(); }
-  /// Checks and changes the options, but not the scale and the tracker. Waits for a GPU.
+  /// Checks and replaces the options. The scale and the growth tracker stay. Waits for a GPU.
   void set_options(const LossScaleOptions& options);
 
   /// Returns the position in the optimizer's gradients() of the first gradient that overflowed in
@@ -166,9 +169,9 @@ class GradScaler {
   /// exist.
   std::optional<std::size_t> first_overflow(const optim::Optimizer& optimizer) const;
 
-  /// For callers that check gradients themselves (a fused norm): takes the result, an f32 scalar
-  /// that is not 0 after an overflow, instead of a check. Throws UsageError after unscale(): the
-  /// gradients are divided already.
+  /// For callers that check gradients themselves (a fused norm): records their result, an f32
+  /// scalar that is not 0 after an overflow, for update(). step() checks as well. Throws UsageError
+  /// after unscale(): the gradients are divided already.
   void report(const optim::Optimizer& optimizer, const Tensor& found_inf);
 
   /// For optimizers whose parameters are sharded over processes: each check calls `agree` with its
@@ -176,8 +179,8 @@ class GradScaler {
   void set_agreement(std::function<void(Tensor& found_inf)> agree) { agree_ = std::move(agree); }
 
   /// Returns PyTorch's five keys: scale, growth_factor, backoff_factor, growth_interval and
-  /// _growth_tracker. Keys of further losses end in ".1", ".2", ...; _hysteresis exists if it is
-  /// used. Empty if disabled. Waits for a GPU.
+  /// _growth_tracker. Keys of further losses end in ".1", ".2", ...; _hysteresis exists if
+  /// hysteresis is used. Empty if disabled. Waits for a GPU.
   optim::NamedTensors state_dict() const;
   /// Throws UsageError for missing, unknown or invalid entries, and then changes nothing.
   void load_state_dict(const optim::NamedTensors& state);

@@ -57,27 +57,28 @@ struct MasterWeightsOptions {
 
 class MasterWeights final : public optim::Optimizer {
  public:
-  /// Manages the weights of `inner`, which must outlive this; f32 and f64 parameters do not
-  /// change. `initial`: empty, or one f32 tensor per parameter of inner, the initial weights if
-  /// they are more exact than the short parameters; with form master they become the masters
-  /// without a copy. Throws UsageError if no parameter needs a form, or if inner does not support
-  /// fused updates and the form needs them; DTypeError if the form cannot store the parameters'
-  /// dtype.
+  /// Manages the weights of `inner`, which must outlive this; f32 and f64 parameters do not change.
+  /// `initial` is empty, or has one f32 tensor per parameter: initial weights that are more exact
+  /// than the short parameters. With form master they become the masters without a copy. Throws
+  /// UsageError if no parameter needs a form, if `initial` does not fit the parameters, or if
+  /// `inner` or options.fused does not fit the form. Throws DTypeError if the form cannot store the
+  /// parameters' dtype.
   explicit MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions& options = {},
                          std::vector<Tensor> initial = {});
   ~MasterWeights() override;
   MasterWeights(const MasterWeights&) = delete;
   MasterWeights& operator=(const MasterWeights&) = delete;
 
-  /// Steps the inner optimizer. Sums and f32 gradients are dropped, even if the step is skipped,
-  /// and stochastic rounding draws numbers for the step in any case.
+  /// Steps the inner optimizer, then drops the f32 sums and gradients. A skipped step drops them as
+  /// well, and uses up its random numbers of stochastic rounding.
   void step(const optim::StepControl& control = {}) override;
   void publish_rates() override { inner_.publish_rates(); }
   void zero_grad(bool set_to_none = true) override;
   /// Returns the gradients that the step will read: f32 gradients if they are used (they are made
   /// here), else the parameters' own.
   std::vector<Tensor> gradients() const override;
-  /// Returns the gradient of parameter `index`: f32 if such is used, else its own; undefined: none.
+  /// Returns the gradient that the step will read for parameter `index`: its f32 gradient if it has
+  /// one, else its own; undefined if it has none.
   Tensor gradient(std::size_t index) const;
   /// Adds the parameters' gradients to the f32 sums and drops them.
   void collect();

@@ -57,8 +57,8 @@ struct Policy {
   std::string policy = "pytorch-cuda";  // the preset of casts in these regions (CastPolicy)
   bool scales_loss = false;
   LossScaleOptions loss_scale{};
-  /// Formats of the optimizer's state: `states` by name ("exp_avg"), which come before its options,
-  /// and `state_dtype` for everything that neither sets.
+  /// Formats of the optimizer's state. `states` has formats by name ("exp_avg"), which override the
+  /// optimizer's options. `state_dtype` is for states that neither sets.
   std::optional<optim::StateFormat> state_dtype{};
   std::map<std::string, optim::StateFormat> states{};
 
@@ -89,7 +89,7 @@ struct Policy {
   optim::StateFormats state_formats() const { return {state_dtype, states}; }
   bool has_session() const { return watched || !rules.empty(); }
   uint64_t random_seed() const { return seed + run_seed; }
-  /// Returns a strategy of the table above. Throws UsageError for other names, with the nearest.
+  /// Returns a strategy of the table above. Throws UsageError for others, with the nearest name.
   static Policy named(std::string_view name);
   static std::span<const std::string_view> names();
 };
@@ -127,20 +127,20 @@ namespace halftone::policy {
 /// Returns how many files this process has read; read() also counts the files that a file extends.
 int64_t files_read();
 /// Reads a file and the files that it extends; their paths are relative to it. Throws FormatError,
-/// with the position in the file, if it is not a policy; UsageError for unknown names.
+/// with the position in the file, if it is not a policy or has unknown names.
 amp::Policy read(const std::filesystem::path& path);
-/// The same for text; errors use `where` as the file's name. It can extend strategies and shipped
-/// policies, but no files.
+/// The same for text; errors use `where` as the file's name. The text can extend strategies and
+/// shipped policies, but no files.
 amp::Policy read_text(std::string_view text, std::string_view where = "text");
 /// Returns the whole policy as text, without `extends`: read_text() restores it. Throws UsageError
-/// for policies that no file can express: those with a subclass of CastPolicy, entries for users'
-/// operations, or grids with a bias of their own, and all that reading refuses.
+/// for policies that no file can express: those with a subclass of CastPolicy, entries with a dtype
+/// or for users' operations, or grids with a bias of their own, and all that reading refuses.
 std::string write(const amp::Policy& policy);
 /// Returns a hash of write(policy) and of the program's own quantizers in it: FNV-1a, 64 bits, as
 /// 16 hexadecimal digits.
 std::string hash(const amp::Policy& policy);
 
-/// Returns the names of models that "for" can have in a file: those of nn/models.
+/// Returns the names that the entry "for" of a file can have: those of the models in nn/models.
 std::span<const std::string_view> model_names();
 /// Reads the file if `name` ends in ".json"; otherwise returns the strategy or the shipped policy
 /// of that name ("mxfp8"). Throws what read() throws, and UsageError for unknown names.

@@ -19,7 +19,7 @@
 
 namespace halftone::policy {
 
-/// Quantizer::hadamard_signs of every rotation that a file requests.
+/// The value of Quantizer::hadamard_signs for every rotation that a file requests.
 inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
 
 /// Returns whether a format has no sign bit: ueXmY and e8m0. Such formats are for scales.
@@ -28,7 +28,7 @@ bool is_unsigned(const NumberFormat& format);
 /// The formats and quantizers that a file can name: those that every file knows, and its own.
 class Grids {
  public:
-  /// Returns an empty one, with which writers write all fields of formats, even of named ones.
+  /// Returns an empty object. It makes writers write all fields of a format that has a name.
   static Grids writer_for_hashes() {
     Grids grids;
     grids.for_hashes_ = true;
@@ -38,7 +38,7 @@ class Grids {
 
   /// Reads "formats": name -> {exponent, fraction, max, infinity, subnormals}.
   void read_formats(const JsonValue& formats);
-  /// Reads "quantizers": name -> quantizer, in order: one may be like another one before it.
+  /// Reads "quantizers": name -> quantizer, in order. A quantizer may be "like" one before it.
   void read_quantizers(const JsonValue& quantizers);
 
   /// Reads a format's name, or an object as in read_formats().
@@ -68,8 +68,8 @@ class Grids {
 /// Returns a name, or {exponent, fraction, max, infinity, subnormals}. Throws UsageError for a grid
 /// that no file can express, such as one with a least exponent of its own.
 Json json_of(const NumberFormat& format);
-/// Returns an object of the grammar with every field that has an effect. Throws UsageError if no
-/// file can express it: for such a grid, or for rotation signs other than `rotation_signs`.
+/// Returns an object of the grammar with every field that has an effect. Throws UsageError for a
+/// grid with a least exponent of its own and for rotation signs other than `rotation_signs`.
 Json json_of(const Quantizer& quantizer);
 /// Returns "none", "as_used", or the quantizer.
 Json json_of(const RoleRule& said);
@@ -92,7 +92,7 @@ std::string told_apart(const Quantizer& quantizer);
 void require_sensible(const JsonValue& top, const amp::Policy& policy);
 
 /// Reads a rule. `grids`: the formats and quantizers that the file knows. `autocast`: the dtype of
-/// "compute": "low". Throws FormatError for other entries, and for grids that the dtype of
+/// "compute": "low". Throws FormatError for unknown entries, and for grids that the dtype of
 /// "compute" does not hold.
 Rule rule_in(const JsonValue& value, const Grids& grids, std::optional<DType> autocast);
 

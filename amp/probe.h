@@ -31,9 +31,9 @@ namespace halftone::policy {
 // Attaches an observer to a training.
 
 /// Makes `observer` watch a training's passes until this object is destroyed. A training without a
-/// session gets one without rules, which remains and counts steps from `steps` on. May outlive the
-/// training. Throws UsageError, in the name of `where`, if another observer is installed and
-/// `replaces` is false.
+/// session gets one without rules, which remains and counts steps from `steps` on. The observation
+/// may outlive the training. Throws UsageError, in the name of `where`, if another observer is
+/// installed and `replaces` is false.
 class Observation {
  public:
   Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,
@@ -57,9 +57,9 @@ struct Overflow {
   std::string op;    // "linear"
   Role role = Role::output;
   DType dtype = f32;
-  /// The number of elements that are not finite, and of all.
+  /// The number of elements that are not finite, and of all elements.
   int64_t bad = 0, elements = 0;
-  /// The largest finite magnitudes: of what was computed with or cast, and of the tensor.
+  /// The largest finite magnitudes: of the inputs or the cast tensor, and of this tensor.
   double largest_in = 0, largest_out = 0;
   bool cast = false;     // a cast to `dtype` caused it
   bool arrived = false;  // it was in the inputs: data, weights, or a sum of gradients
@@ -91,6 +91,7 @@ struct UpdateSums {
   double lost = 0;                // updates with w' = w
   double du = 0, uu = 0, ww = 0;  // sums of (w' - w) u, u u, w w
   void add(const UpdateSums& other);
+  /// Returns lost / count; NaN if count is 0.
   double lost_share() const;
   /// Returns sum (w' - w) u / sum u u: 1 if steps have their intended effect; COLLAGE's effective
   /// descent (Yu et al. 2024).
@@ -126,6 +127,7 @@ class UpdateProbe final : public optim::UpdateWatcher {
   /// Returns the rows of the step; call it after the step. Waits for a GPU.
   std::vector<UpdateRow> collect();
 
+  /// Returns whether rows were asked for; false while a step is captured.
   bool wants() const override;
   Tensor weight_of(const UpdateSlot& slot) override;
   void updating(const UpdateSlot& slot, const Tensor& weight, const Tensor& unrounded) override;

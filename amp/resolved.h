@@ -22,8 +22,9 @@ std::string resolved_json(const Session& session);
 /// Returns the differences of the second policy's effect from the first's, ignoring names: by site,
 /// then parameters, states, evaluation and seed; "" if nothing differs.
 std::string resolved_difference(const Session& before, const Session& after);
-/// Returns the same as JSON: {"sites": {name: {"before": ..., "after": ...}}, "parameters": {...},
-/// ...}, only with differences; null for a site that one of the sessions lacks.
+/// Returns resolved_difference() as JSON: {"sites": {name: {"before": ..., "after": ...}},
+/// "parameters": {...}, ...}, only with differences; null for a site that one of the sessions
+/// lacks.
 std::string resolved_difference_json(const Session& before, const Session& after);
 /// Returns a hash of everything that has an effect on numbers, except names: sites with their
 /// treatments, grids of parameters and states, seed. FNV-1a, 64 bits, as 16 hexadecimal digits.

@@ -58,8 +58,8 @@ enum class Part : uint8_t { block, first_block, last_block, head, embedding, rou
 
 class PathPattern {
  public:
-  /// Throws UsageError, in the name of `where`, for braces or brackets that do not close or hold no
-  /// number, and for unknown parts.
+  /// Throws UsageError in the name of `where` for a malformed pattern, such as one with a brace
+  /// that does not close, and for unknown parts.
   PathPattern(std::string_view where, std::string_view pattern);
   bool matches(std::string_view path, const ModelParts& parts) const;
   /// Returns the part that the pattern begins with; empty: none.
@@ -138,7 +138,8 @@ std::span<const InnerRole> inner_roles();
 constexpr bool is_gradient(Role role) {
   return role >= Role::grad_output && role <= Role::grad_weight;
 }
-/// Returns whether the role is a use, a tensor as products of backward see it ("input.backward").
+/// Returns whether the role is a use: an operand as products of backward see it, such as
+/// "input.backward".
 bool is_use(Role role);
 /// Returns the number of the operand that the role is about: 1 for input_1 and input_1_backward;
 /// empty for all other roles.
@@ -146,7 +147,7 @@ std::optional<std::size_t> operand_of(Role role);
 /// Returns the role for one operand, or empty if rules have none: input_1 for (input, 1),
 /// input_0_backward for (input_backward, 0).
 std::optional<Role> of_operand(Role role, std::size_t operand);
-/// Returns the role with this name if tensors have it; empty for other names, such as "input.1".
+/// Returns the role of tensors with this name; empty for others, such as "input.1" (only in rules).
 std::optional<Role> role_named(std::string_view name);
 
 struct Site {
@@ -166,10 +167,10 @@ class ModelNames {
   std::string path_of(const CallScope* scope) const;
   /// Returns the innermost module of the model that is being called, or null.
   const void* module_of(const CallScope* scope) const;
-  /// Returns the name of the parameter that x is, or is a view or an entered cast of; null for
+  /// Returns the name of the parameter that x is, is a view of, or is a cast of (enter()); null for
   /// none.
   const std::string* parameter_of(const Tensor& x) const;
-  /// Makes `cast` count as the parameter that `source` is.
+  /// Makes parameter_of(cast) return the parameter of `source`, if it has one.
   void enter(const Tensor& source, const Tensor& cast);
   /// Forgets entered casts, and takes the present storage of parameters.
   void refresh();
@@ -269,11 +270,11 @@ struct Treatment {
   /// `operand`: the number of the tensor among the operation's operands, for the roles input and
   /// input_backward; without it, entries for one operand are ignored.
   const Quantizer* quantizer(Role role, std::optional<std::size_t> operand = {}) const;
-  /// Returns whether a rule treats a use of an operand in another way than the operand's role.
+  /// Returns whether a rule sets this use of an operand, other than by "as_used".
   bool says(Role use, std::size_t operand) const;
   /// Returns the cast that `compute` asks for; empty without it.
   std::optional<amp::CastDecision> decision() const;
-  /// Returns whether backward uses other operands than forward.
+  /// Returns whether a rule gives the products of backward other operands than those of forward.
   bool backward_differs() const;
   bool quantizes() const;
 
@@ -284,8 +285,7 @@ struct Treatment {
 /// A rulebook prepared for one model.
 class RuleMatcher {
  public:
-  /// Throws UsageError in the name of `where` for invalid patterns and for operations that no rule
-  /// can name.
+  /// Throws UsageError in the name of `where` for invalid patterns.
   RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book, ModelParts parts);
   /// Returns the treatment of a site in a step. on(rule) returns whether a rule with `when`
   /// applies; without `on`, such rules do not apply.
@@ -298,8 +298,8 @@ class RuleMatcher {
   /// Returns the first step after `step` in which a rule begins or ends; the largest number if
   /// there is none.
   int64_t next_change(int64_t step) const;
-  /// Returns "rule 3 ("values")": the last rule of a treatment that sets one of the roles; for
-  /// messages.
+  /// Returns the last rule of a treatment that sets one of the roles, as "rule 3 ("values")" for
+  /// messages; "" if none does.
   std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
   /// Return whether a rule treats tensors inside of attention anywhere, and whether at this path.

@@ -61,8 +61,8 @@ class Observer {
 
 class TensorScales {
  public:
-  /// Returns the scale to use now; if `notes`, records x's largest magnitude for the end of the
-  /// step. `name`: the tensor's.
+  /// Returns the scale with which to round x now. If `notes`, also records x's largest magnitude
+  /// for end_step(). `name` is the tensor's name.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                    bool notes);
   /// The largest magnitude of a tensor. noted() returns those recorded since the last end_step(),
@@ -80,8 +80,8 @@ class TensorScales {
 
   /// Adds "amax.<name>", "history.<name>", "position.<name>" and "scale.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Loads these entries of a state; each is used when its tensor is first met. Throws UsageError
-  /// for malformed entries.
+  /// Loads what add_to() added to a state; each entry is used when its tensor is first met. Throws
+  /// UsageError for malformed entries.
   void load(const NamedTensors& state);
 
  private:
@@ -108,8 +108,8 @@ class WeightAverages {
 
   /// Adds "average.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Loads these entries of a state; each is used when its weight is first met. Throws UsageError
-  /// for an entry that is not f32.
+  /// Loads what add_to() added to a state; each entry is used when its weight is first met. Throws
+  /// UsageError for an entry that is not f32.
   void load(const NamedTensors& state);
 
  private:
@@ -134,7 +134,7 @@ class LearnedScales {
   ~LearnedScales();
   /// Returns a tensor's scale: f32, for QuantizeCall::amax. The first call for a name makes it.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x);
-  /// Returns dL/dx. dy: dL/dy, f32; count: n. Adds dL/ds to that of the step if `adds`.
+  /// Returns dL/dx. dy: dL/dy, f32; count: n. If `adds`, also adds dL/ds to the sum of the step.
   Tensor gradient(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                   const Tensor& scale, const Tensor& dy, int64_t count, bool adds);
   /// Says that the gradients of this step are those of the loss times `loss_scale` (undefined: 1).
@@ -145,8 +145,8 @@ class LearnedScales {
 
   /// Adds "learned.<name>.<first, ratio or a state of Adam>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Loads these entries; each is used when its tensor is first met. Throws UsageError for entries
-  /// that no scale has.
+  /// Loads what add_to() added to a state; each entry is used when its tensor is first met. Throws
+  /// UsageError for entries that no scale has.
   void load(const NamedTensors& state);
 
  private:
@@ -200,16 +200,16 @@ class Session final {
     /// the step and the pass are loaded, not scales, averages and switches.
     std::string hash{};
   };
-  /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
-  /// that no model could satisfy.
+  /// Rounds the model's parameters to their grid if the rules have one. The model must outlive
+  /// this. `where` names the policy in errors. Throws UsageError for invalid patterns, and for a
+  /// grid that the parameters' dtype does not hold.
   Session(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
           Settings settings);
   /// Returns a session without rules, for observers only, of a training that has taken `steps`
   /// steps. Between observed passes it costs nothing, and it adds nothing to checkpoints.
   static std::shared_ptr<Session> for_observers(nn::Module& model, int64_t steps = 0);
 
-  /// Sets the observer (null: none), starting with the next pass. Returns the previous
-  /// one.
+  /// Sets the observer (null: none), starting with the next pass. Returns the previous one.
   std::shared_ptr<Observer> observe(std::shared_ptr<Observer> observer);
   /// Starts a second run of the last training pass: it draws the same random numbers, and histories
   /// record nothing. It ends when the returned object is destroyed.
@@ -221,28 +221,31 @@ class Session final {
   /// Assigns the next passes to batch `number` of a training whose steps have several batches.
   /// Their random numbers depend on `number`, not on the rank that computes it.
   void begin_batch(int64_t number);
-  /// For several processes, before before_step(). seen() returns this process's observations of the
-  /// step's batches; then each process calls hear() with those of all processes, by rank.
+  /// For several processes: call both before before_step(). seen() returns this process's
+  /// observations of the step's batches; then each process calls hear() with those of all
+  /// processes, by rank.
   std::string seen() const;
   void hear(std::span<const std::string> seen_by_all);
-  /// Returns every switch of a rule with `when`, on or off at a site, since the start or since a
+  /// Returns every change of a rule with `when` to on or off at a site, since the start or since a
   /// state was loaded.
   const std::vector<Switched>& switched() const { return switches_->log(); }
   /// Called for attention. If rules treat tensors inside of it, returns its treatment, and
   /// attention runs as the operations that it is made of; otherwise returns null.
   const Treatment* open(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
   /// Returns the treatment of `op`, about to run in pass `pass` at the site that CallScope names;
-  /// null if no rule or observer can apply. Throws UsageError if a rule refuses the operation.
+  /// null if no rule or observer can apply. Throws UsageError if a rule refuses the operation or
+  /// asks for what it cannot do.
   const Treatment* treat(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass);
-  /// Returns which inputs, before casts, are parameters: bit i is set if input i is one.
+  /// Returns which of the first 32 inputs, before casts, are parameters: bit i is set if input i is
+  /// one.
   uint32_t parameters_among(std::span<const Tensor> inputs) const;
   /// Called after the casts. Returns the tap, which quantizes and reports the tensors of this
   /// operation; null: there is nothing to do. `before`: the inputs before the casts.
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                              uint64_t pass);
   /// Called before a step of the optimizer, when nothing has changed yet. Throws UsageError for
-  /// problems that show only after the model has run: a rule that matches nothing. loss_scale: of
-  /// the gradients; undefined: none.
+  /// problems that show only after the model has run: no operation ran under the rules, or a rule
+  /// matches nothing. loss_scale: of the gradients; undefined: none.
   void before_step(const Tensor& loss_scale = {});
   /// Called after a step of the optimizer, also a skipped one: updates scales and rounds parameters
   /// and states to their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
@@ -254,7 +257,8 @@ class Session final {
 
   /// Returns all sites met until now, in the order in which they were first met.
   std::vector<ResolvedSite> resolved() const;
-  /// Throws UsageError for a rule that is not optional and matches none of the sites met until now.
+  /// Throws UsageError for a rule that is not optional and matches none of the sites met until now,
+  /// or sets a role that no tensor of these has.
   void require_all_rules_used() const;
   const Rulebook& rules() const { return matcher_.book(); }
   const Settings& settings() const { return settings_; }
@@ -347,8 +351,7 @@ std::shared_ptr<Session> session_for(nn::Module& model, const amp::Policy& polic
 /// it has none.
 Session& session_of(const amp::Training& training);
 
-// The policy's tap: treated_op.cpp applies a treatment to the tensors of one
-// operation.
+// The policy's tap: treated_op.cpp applies a treatment to the tensors of one operation.
 
 /// Everything that a tap knows of its operation when it begins.
 struct TreatedCall {
@@ -372,12 +375,13 @@ struct TreatedCall {
 };
 std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 
-/// Throws UsageError: a role's grid is not exact in the dtype that would hold it.
+/// Throws UsageError, which says that `dtype` does not hold the grid of a role exactly.
 [[noreturn]] void fail_inexact(std::string_view where, std::string_view site, Role role,
                                const Quantizer& quantizer, DType dtype);
 
-/// Returns a random key for a tensor of a site. It depends only on (seed of the rules, site, role,
-/// pass, element).
+/// Returns the random key of one tensor: operand `input` of a site in a role. site_seed: of
+/// site_seed(); offset: that of the pass. Element i takes its number from the key, so a random
+/// number depends only on the seed of the rules, site, role, operand, pass and element.
 RandomKey key_of(uint64_t site_seed, uint64_t offset, Role role, std::size_t input);
 uint64_t site_seed(uint64_t seed, std::string_view site);
 

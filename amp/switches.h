@@ -46,6 +46,7 @@ class RuleSwitches {
  public:
   /// Returns whether a rule with this `when` measures its tensors in a step.
   static bool measures(const When& when, int64_t step);
+  /// Returns whether the rule is on at the site; false until a measurement has switched it on.
   bool is_on(int rule, const std::string& site) const;
   /// Returns the row of numbers to which a survey of an operand is added, or an undefined tensor if
   /// this operand was surveyed in this pass before (a checkpointed segment runs twice). `pass`: the

@@ -175,11 +175,12 @@ class Training {
 
 /// Applies a strategy to a model and its optimizer: casts the parameters in place (handles follow),
 /// and gives the optimizer masters if the strategy has any. Throws DTypeError if the model is not
-/// f32, UsageError if the optimizer has other parameters; then nothing has changed.
+/// f32. Throws UsageError if the optimizer has parameters that the model lacks, or does not support
+/// the strategy. Then nothing has changed.
 Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer);
 /// The same for the strategy Policy::named(strategy), such as "amp-bf16".
 Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer);
-/// The same for steps of several batches, on all processes of world(): Training::train_together().
+/// The same, followed by Training::train_together() with `options` on all processes of world().
 Training apply(const Policy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const distributed::Options& options);
 

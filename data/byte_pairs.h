@@ -47,7 +47,7 @@ struct AddedToken {
   bool normalized = false;                       // is searched for after normalization
 };
 
-/// Finds the first place in a text at which one of several texts begins, and the longest there.
+/// Finds the first place in a text where one of several given texts begins, and the longest there.
 class TextFinder {
  public:
   /// Takes the texts, none of which is empty, each with the number that Found::number returns.

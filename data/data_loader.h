@@ -55,9 +55,8 @@ struct Batch {
   template <std::size_t I> Tensor&& get() && { return std::move(I == 0 ? inputs : targets); }
 };
 
-/// An epoch of a run. With the number of a sample, it is all that the random transforms of
-/// that sample may depend on, so that neither threads nor the order of batches change the
-/// sample.
+/// An epoch of a run. With the number of a sample, it is all that the random transforms of that
+/// sample may depend on, so that neither threads nor the order of batches change the sample.
 struct EpochKey {
   uint64_t seed = 0;
   int64_t epoch = 0;
@@ -174,8 +173,8 @@ Tensor stack_samples(std::string_view op, std::span<const Tensor> samples,
 // An epoch's batches depend only on the dataset, batch_size, shuffle, drop_last, seed and the
 // epoch's number, never on threads. A loader without a seed draws one; manual_seed() determines it.
 
-/// One rank's batches in steps that several processes share. From each `group` of batches, counted
-/// from the epoch's first, these are `rank`, `rank + of`, `rank + 2 of`, ...
+/// The batches of one rank if several processes share each step. A step has `group` consecutive
+/// batches of the epoch; of these the rank gets numbers `rank`, `rank + of`, `rank + 2 of`, ...
 struct LoaderShare {
   int64_t rank = 0, of = 1;
   int64_t group = 1;  // batches of a step, at least `of`
@@ -242,7 +241,7 @@ class DataLoader {
 };
 
 /// Walks over one epoch once, and owns it. Early destruction stops each worker after its present
-/// batch. If the dataset throws for a batch, begin() or ++ throws this on reaching that batch.
+/// batch. If the dataset throws for a batch, begin() or ++ throws that error on reaching the batch.
 class DataLoader::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;

@@ -40,18 +40,17 @@ Tensor read_image(const std::filesystem::path& path, const ImageOptions& options
 Tensor decode_image(std::span<const uint8_t> bytes, std::string_view name,
                     const ImageOptions& options = {});
 
-/// Writes u8 [height, width, channels] with 1 (gray), 3 (RGB) or 4 (RGB and alpha) channels, or
-/// u8 [height, width]. Throws ShapeError or DTypeError for another tensor, FormatError if the file
-/// cannot be written.
+/// Writes u8 [height, width, channels] with 1 (gray), 3 (RGB) or 4 (RGB and alpha) channels, or u8
+/// [height, width]. Throws what check_image() throws, ShapeError for other numbers of channels, and
+/// FormatError if the file cannot be written.
 void write_png(const std::filesystem::path& path, const Tensor& image);
 
-/// Throws ShapeError or DTypeError in the name of `op` unless `image` is u8 [height, width,
-/// channels] on the CPU with no size 0.
+/// Throws ShapeError, DTypeError or DeviceError in the name of `op` unless `image` is u8 [height,
+/// width, channels] on the CPU with no size 0.
 void check_image(std::string_view op, const Tensor& image);
 
-// Labeled images stored as bytes. The thread that collates a batch turns them into
-// normalized floats. A dataset of bytes takes a quarter of the memory of a dataset of
-// floats.
+// Labeled images stored as bytes. The thread that collates a batch turns them into normalized
+// floats. A dataset of bytes takes a quarter of the memory of a dataset of floats.
 
 struct ByteImagesOptions {
   std::vector<double> mean{}, std{};  // per channel, for values scaled to [0, 1]; empty: 0 and 1
@@ -69,8 +68,8 @@ class ByteImages final : public Dataset {
 
   int64_t size() const override { return images_.size(0); }
   /// inputs: f32 [k, channels, height, width], (byte / 255 - mean) / std, of the transformed
-  /// images; targets: i64 [k]. Throws ShapeError if the transform returns other tensors, or images
-  /// of several sizes.
+  /// images; targets: i64 [k]. Throws what check_image() throws for the transform's results, and
+  /// ShapeError if they differ in size.
   Batch batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const override;
   Batch batch(std::span<const int64_t> indices) const override {
     return batch_in_epoch(indices, {});
@@ -90,11 +89,10 @@ class ByteImages final : public Dataset {
   std::vector<std::array<float, 256>> value_of_;  // [channel][byte]
 };
 
-// Walks over the structure of a JPEG or PNG file from start to end without decoding. It finds
-// sizes before anything is allocated, and damage that stb_image 2.27 does not detect. For JPEG:
-// Huffman tables with more than 256 codes (written beyond their array), a missing end marker and
-// endless scans. For PNG: chunk checksums, palettes that lack entries and unknown kinds of
-// chunks.
+// Walks over the structure of a JPEG or PNG file from start to end without decoding. It finds sizes
+// before anything is allocated, and damage that stb_image 2.27 does not detect. For JPEG: Huffman
+// tables with more than 256 codes (written beyond their array), a missing end marker and endless
+// scans. For PNG: chunk checksums, palettes that lack entries and unknown kinds of chunks.
 
 enum class ImageFormat : uint8_t { unknown, jpeg, png };
 
@@ -155,9 +153,9 @@ class ImageFiles final : public Dataset {
              ImageFilesOptions options = {});
 
   int64_t size() const override { return int64_t(files_.size()); }
-  /// inputs: the transformed images, stacked: [k, ...], which must agree in shape and dtype, else
-  /// ShapeError; targets: i64 [k]. Depends only on the files, the indices and the key, even if
-  /// broken files are replaced.
+  /// inputs: the transformed images, stacked as [k, ...]; targets: i64 [k]. Throws ShapeError if
+  /// the images differ in shape or dtype. The result depends only on the files, the indices and the
+  /// key, even if broken files are replaced.
   Batch batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const override;
   Batch batch(std::span<const int64_t> indices) const override {
     return batch_in_epoch(indices, {});

@@ -40,7 +40,8 @@ class CharacterTokenizer final : public Tokenizer {
   explicit CharacterTokenizer(std::string_view text);
 
   int64_t vocabulary_size() const override { return int64_t(characters_.size()); }
-  /// Throws UsageError for a character that the text lacked, with its name and position.
+  /// Throws UsageError, with name and position, for a character that the constructor's text lacked,
+  /// and FormatError for text that is not UTF-8.
   std::vector<int64_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int64_t> tokens) const override;
 

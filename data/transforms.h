@@ -30,7 +30,7 @@ inline std::vector<double> per_channel(std::string_view caller, std::string_view
 // arithmetic of resizing and colors is that of Pillow, to the bit. A transform is any function of
 // an image and a generator, so a lambda works as well:
 //   Compose{{RandomResizedCrop{224}, RandomHorizontalFlip{}, Normalize{mean, std}}}
-// All throw ShapeError or DTypeError for tensors that are not images, UsageError for bad settings.
+// All throw ShapeError, DTypeError or DeviceError for other tensors, UsageError for bad settings.
 
 /// Maps an image, u8 [height, width, channels], to another one or to the model's input tensor. All
 /// randomness comes from the generator, which belongs to (seed, epoch, sample).
@@ -62,8 +62,9 @@ struct RandomCrop {
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// Cuts out a random part, with an area and a ratio of width to height in these ranges, resized to
-/// [size, size] (Szegedy et al. 2015, arXiv:1409.4842).
+/// Cuts out a random part, resized to [size, size]. Its share of the area and its ratio of width to
+/// height are in these ranges; if ten tries do not fit, takes a part in the middle (Szegedy et al.
+/// 2015, arXiv:1409.4842).
 struct RandomResizedCrop {
   int64_t size = 0;
   double min_area = 0.08, max_area = 1;
@@ -96,8 +97,9 @@ struct Normalize {
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 /// Returns rows [top, top + height) and columns [left, left + width); black outside of the image.
 Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
+/// Exchanges left and right.
 Tensor flip_image(const Tensor& image);
-/// Factor 0: black, uniformly gray, or without color; 1: unchanged; larger factors exaggerate.
+/// With factor 0 the result is black, uniformly gray, or colorless; 1: unchanged; above: stronger.
 Tensor adjust_brightness(const Tensor& image, double factor);
 Tensor adjust_contrast(const Tensor& image, double factor);
 Tensor adjust_saturation(const Tensor& image, double factor);
@@ -120,11 +122,12 @@ struct MixedBatch {
 /// Mixes a batch. batch.inputs: f32 [k, ...] on the CPU; targets: [k, ...]. The share is drawn from
 /// Beta(alpha, alpha), once per batch; alpha 0 mixes nothing. The others are a permutation of the
 /// batch. With random = key.generator_for(step) a step does not depend on steps before it. Throws
-/// ShapeError or DTypeError for other batches, UsageError for a negative alpha.
+/// ShapeError, DTypeError or DeviceError for other batches, UsageError for an alpha below 0 or not
+/// finite.
 MixedBatch mixup(const Batch& batch, double alpha, Generator& random);
 
-/// Draws from Beta(alpha, alpha), alpha > 0 (Jöhnk 1964, in logarithms below 1; two gamma draws of
-/// Marsaglia and Tsang 2000 otherwise).
+/// Draws from Beta(alpha, alpha): by Jöhnk 1964, in logarithms, for alpha below 1, otherwise by two
+/// gamma draws (Marsaglia and Tsang 2000). Throws UsageError unless alpha is positive and finite.
 double symmetric_beta(double alpha, Generator& random);
 
 }  // namespace halftone::data

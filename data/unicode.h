@@ -62,13 +62,14 @@ bool is_space(char32_t value);
 /// Returns the text in the form C. Bytes that are not UTF-8 stay.
 std::string nfc(std::string_view text);
 
-/// The one or two characters to which a character is canonically equivalent, by one step. second is
-/// 0 if it is one character; {0, 0}: there are none.
+/// The one or two characters to which a character is canonically equivalent, by one step; second is
+/// 0 if it is one. {0, 0}: none, or a syllable of Hangul, which nfc() takes apart by a formula.
 struct CharacterParts {
   char32_t first = 0, second = 0;
 };
 CharacterParts canonical_parts(char32_t value);
-/// Returns the character into which the form C composes two characters; 0: there is none.
+/// Returns the character into which the form C composes two characters. 0: none, or a syllable of
+/// Hangul, which nfc() composes by a formula.
 char32_t canonical_composition(char32_t first, char32_t second);
 /// Returns the class of a mark, by which the marks of a letter are ordered; 0: it is not a mark.
 int combining_class(char32_t value);

@@ -20,8 +20,8 @@ namespace halftone::distributed {
 /// the entry of this rank is the caller's tensor.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                const Tensor& own);
-/// The same for tensors of different sizes, which all ranks know. `all` has one tensor per rank:
-/// sends this rank's own, and writes the others, which it returns with it.
+/// The same for tensors of different sizes, which all ranks know. `all` has one tensor per rank.
+/// Sends this rank's tensor, writes what the other ranks sent into theirs, and returns all of them.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                std::vector<Tensor> all);
 /// Returns each rank's text, by rank.
@@ -33,8 +33,8 @@ int64_t largest(Communicator& group, std::string_view what, int64_t own);
 /// Returns rank 0's text.
 std::string broadcast_text(Communicator& group, std::string_view what, std::string_view text);
 int64_t broadcast_number(Communicator& group, std::string_view what, int64_t own);
-/// Returns rank 0's tensor, whose dtype and shape all ranks know: on the host, row-major; on rank 0
-/// the caller's own.
+/// Returns rank 0's tensor, of the dtype and shape in `info`. On rank 0 that is `own`; on other
+/// ranks `own` is ignored, and the result is row-major and on the host.
 Tensor broadcast_tensor(Communicator& group, std::string_view what, const Tensor& own,
                         const TensorInfo& info);
 /// Returns name, dtype and shape of rank 0's tensors.
@@ -74,12 +74,12 @@ class Shards {
   Range range(std::size_t parameter, int rank) const {
     return ranges_.at(parameter * std::size_t(ranks_) + std::size_t(rank));
   }
-  /// Returns the elements of all parameters that a rank owns.
+  /// Returns the number of elements that a rank owns, of all parameters together.
   int64_t elements(int rank) const { return elements_.at(std::size_t(rank)); }
   /// Returns the number of cuts in a rank's range of a parameter; the last may be short.
   int64_t cuts(std::size_t parameter, int rank) const;
 
-  /// Returns the elements of a cut: about a sixteenth of `size`; a multiple of 1024, up to 16384.
+  /// Returns the number of elements of a cut: about size / 16, a multiple of 1024, at most 16384.
   static int64_t cut_length(int64_t size);
 
  private:
@@ -99,8 +99,9 @@ Tensor part_of(const Tensor& x, Shards::Range range);
 void exchange_ranges(Communicator& group, const Shards& shards, std::string_view what,
                      TrafficUse use, std::span<const std::size_t> which,
                      std::span<const Tensor> whole);
-/// Converts a range of a parameter's elements, which begins at a block, to the range in a tensor,
-/// such as a coded state, of `numbers` numbers for each block of `elements`.
+/// For a tensor, such as a coded state, that stores `numbers` numbers per block of `elements`
+/// elements of a parameter: converts a range of the parameter to the range of that tensor. The
+/// range must begin at the start of a block.
 struct PerBlock {
   int64_t elements = 1, numbers = 1;
   Shards::Range operator()(Shards::Range range) const;
@@ -115,9 +116,9 @@ Tensor scatter_from_rank_0(Communicator& group, const Shards& shards, std::strin
                            PerBlock per = {});
 
 /// Returns the p-norm of all gradients as one vector: an f64 scalar on the host. gradients[i] is
-/// undefined if parameter i has none. If `parts`, they are this rank's parts, else whole and equal
-/// on all ranks. Sums of cuts, in f64, are added in the order of parameters and cuts, for any
-/// number of ranks to the same bits. Throws UsageError for p that is not positive. Collective for
+/// undefined if parameter i has none. With `parts`, they are this rank's parts; otherwise whole and
+/// equal on all ranks. Sums of cuts, in f64, are added in the order of parameters and cuts, so the
+/// number of ranks changes no bit. Throws UsageError for p that is not positive. Collective for
 /// parts.
 Tensor norm_of(Communicator& group, const Shards& shards, std::span<const Tensor> gradients,
                bool parts, double p);

@@ -39,8 +39,8 @@ class Reducer final : public GradientListener {
   /// Takes the gradients of this rank's batch out of the parameters and adds those of all ranks to
   /// the sums. `took_part`: false for a rank that had no batch. Collective.
   void add_batches(bool took_part);
-  /// Makes the sum the gradient, f32 (f64), of every parameter that a batch reached, or of this
-  /// rank's part of the parameter. Then the sums start again. Collective.
+  /// Gives every parameter that a batch reached its sum as the gradient, f32 (f64); with parts,
+  /// gives it to this rank's part only. Then the sums start again. Collective.
   void finish();
   /// Called after an update of the parts: sends them to all ranks, for the parameters to which the
   /// last finish() gave gradients. Collective; does nothing without parts.

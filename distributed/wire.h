@@ -32,8 +32,8 @@ struct WireFormat {
   /// an f32 number for each element and each batch that a rank computes.
   bool error_feedback = false;
 
-  /// Parses "own", "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2"; the short ones with "-sr" for
-  /// stochastic; each with "+feedback". Throws UsageError for others, with the nearest name.
+  /// Parses "own", "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2". "-sr" (stochastic) may follow the
+  /// last four, "+feedback" all. Throws UsageError for others, with the nearest name.
   static WireFormat named(std::string_view name);
   static std::span<const std::string_view> names();
   bool operator==(const WireFormat&) const = default;
@@ -62,7 +62,8 @@ struct Payload {
   Payload part(int64_t from, int64_t count) const;
   /// Returns the tensors to send: none for an empty range.
   std::vector<Tensor> tensors() const;
-  /// Returns a payload, not yet written, for `count` elements of a gradient of dtype `own`.
+  /// Returns a payload, not yet written, for elements [from, from + count) of a gradient of dtype
+  /// `own`.
   static Payload empty(const WireFormat& format, DType own, int64_t from, int64_t count,
                        Device device = Device::cpu());
 };

@@ -48,7 +48,7 @@ struct RmsNorm final : Layer {
   Tensor forward(const Tensor& x) const override {
     return rms_norm(x, normalized_shape, weight, eps ? *eps : epsilon(x.dtype()));
   }
-  /// Returns a + b and the norm of that sum, in one pass; for a norm over one dimension only.
+  /// Returns a + b and that sum normalized, in one pass; for a norm over one dimension only.
   SumAndNorm of_sum(const Tensor& a, const Tensor& b) const {
     const double added = eps ? *eps : epsilon(promote(a.dtype(), b.dtype()));
     return called([&] { return add_rms_norm(a, b, weight, added); }, a, b);

@@ -94,7 +94,7 @@ inline double probability(std::string_view layer, double p) {
   return p;
 }
 
-/// Returns the index of a place, counted from the end if negative. Throws UsageError.
+/// Returns the index of a place, counted from the end if negative. Throws UsageError if absent.
 inline std::size_t place_among(std::string_view list, int place, std::size_t size) {
   const int at = place < 0 ? place + int(size) : place;
   if (at < 0 || at >= int(size))
@@ -105,8 +105,7 @@ inline std::size_t place_among(std::string_view list, int place, std::size_t siz
 
 }  // namespace halftone::nn::detail
 
-// Activation functions as layers, for use in Sequential. The formulas are in
-// core/formulas.h.
+// Activation functions as layers, for use in Sequential. The formulas are in core/formulas.h.
 
 namespace halftone::nn {
 
@@ -244,8 +243,8 @@ struct Linear final : Layer {
 };
 
 /// A linear layer without bias that scores the experts of a mixture of experts: x [..., features]
-/// -> f32 [..., experts]. It computes in f32 under every strategy, because a rounding can choose
-/// another expert. Patterns of policies name it <router>.
+/// -> f32 [..., experts]. It computes in f32 (f64 for f64) under every strategy, because a rounding
+/// can choose another expert. Patterns of policies name it <router>.
 struct Router final : Layer {
   Parameter weight;
   Router(int64_t features, int64_t experts);
@@ -340,9 +339,9 @@ template <std::derived_from<Module> M = Layer> class ModuleList final : public M
 // A layer that makes the columns of a table comparable, so that a model's file includes the numbers
 // that its inputs and predictions need.
 
-/// (x - mean) / std for each column. Mean and standard deviation (with divisor n, not n - 1) are
-/// buffers: they are saved with the model and are not trained. They stay f32 in a model that is
-/// cast to a short dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
+/// Computes (x - mean) / std for each column. Mean and standard deviation (divisor n, not n - 1)
+/// are buffers: saved with the model, not trained. They stay f32 in a model that is cast to a short
+/// dtype, so that a large mean costs no digits. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
   Buffer mean, std;  // f32 [columns]
 

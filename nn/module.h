@@ -179,9 +179,9 @@ struct Module {
   /// inside the tensor that all handles share, so an existing optimizer sees the change. Throws
   /// DTypeError for a dtype that is not floating.
   void to(DType dtype) { to(dtype, {}); }
-  /// Converts all but the modules for which `except` returns true, and all modules below those.
+  /// Leaves modules for which `except` returns true, and all modules below them, as they are.
   void to(DType dtype, const std::function<bool(const Module&)>& except);
-  /// Moves all parameters and buffers, except buffers that stay on the host, in the same way.
+  /// Moves all parameters and buffers, except buffers with stays_on_host. Existing handles follow.
   void to(Device device);
 
   /// While the returned scope exists, operations of this thread count as this module's. `label`
@@ -312,7 +312,7 @@ struct LoadOptions {
   /// "_orig_mod." (torch.compile), or several, "module._orig_mod.". Other names stay.
   std::string strip_prefix{};
 };
-/// Names only in the module (missing) or only in the state (unexpected); without `strict` no error.
+/// Names that only the module has (missing) or only the state (unexpected): errors if `strict`.
 struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };

@@ -59,9 +59,9 @@ struct Recurrent : Module {
   /// `state` is undefined. Throws ShapeError; `what` names the state in the message.
   Tensor first_state(std::string_view layer, std::string_view what, const Tensor& state,
                      const Tensor& x, std::size_t index) const;
-  /// Runs step(index of the direction, projected inputs, reverse) for all layers and directions; it
-  /// returns a direction's outputs and last states [n, hidden]. x: [time, n, in]. `at_padding`: for
-  /// each gate, the number that replaces projected inputs after the end of a sequence.
+  /// Runs step(index of the direction, projected inputs, reverse) for all layers and directions;
+  /// `step` returns a direction's outputs and last states [n, hidden]. x: [time, n, in].
+  /// `at_padding`: per gate, the number that replaces projected inputs after a sequence's end.
   template <class Step>
   LstmOutput through_layers(std::string_view layer, const Tensor& x, const Tensor& lengths,
                             const std::vector<double>& at_padding, const Step& step) const;

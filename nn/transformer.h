@@ -33,7 +33,7 @@ struct TransformerEncoderLayer final : Layer {
   using Layer::operator();
   /// x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return encoded(x, {}, {}); }
-  /// Computes it with a mask or in causal order, without padded keys: see MultiheadAttention.
+  /// The same with the mask or the causal order of `options`; key_padding_mask hides padded keys.
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;
   void describe(Fields& field) override;
@@ -53,6 +53,7 @@ struct TransformerEncoder final : Layer {
   using Layer::operator();
   /// x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return encoded(x, {}, {}); }
+  /// The same with `options` and key_padding_mask in every layer.
   Tensor operator()(const Tensor& x, const AttentionOptions& options,
                     const Tensor& key_padding_mask = {}) const;
   void describe(Fields& field) override;

@@ -174,7 +174,7 @@ class Step {
   /// Returns an input, cast to f32 if it is bf16, which changes no product or choice: onnxruntime's
   /// CPU has few operations in bf16. result() rounds to bf16 once, as halftone does.
   Value runnable_input(std::size_t i) const;
-  /// Returns the value of a tensor that is not an input: a buffer.
+  /// Returns the graph's value of a tensor that is not an input of the operation, such as a buffer.
   Value known(const Tensor& x) const;
   /// Return the tensor of an input, or of the result, in a pass.
   const Tensor& tensor(std::size_t input, std::size_t pass = 0) const;
@@ -182,7 +182,7 @@ class Step {
   int rank(std::size_t input) const { return tensor(input).rank(); }
   Sizes input_sizes(std::size_t i) const;
   Sizes output_sizes() const;
-  /// Returns a size from its values in all passes; UnsupportedError if not linear in the rows.
+  /// Returns the Size with value(p) in each pass p; UnsupportedError if not linear in the rows.
   Size size_of(const std::function<int64_t(std::size_t pass)>& value) const;
   /// Returns the operation's struct in a pass.
   template <class Op> const Op& op(std::size_t pass = 0) const {
@@ -259,7 +259,8 @@ template <class M> bool same_attributes(const M& a, const M& b) {
 }
 }  // namespace detail
 
-/// Makes the Conversion of Op. `sizes_vary`: its attributes are sizes that may depend on the rows.
+/// Makes the Conversion of Op. `sizes_vary`: its attributes are sizes that may depend on the rows,
+/// so Conversion::same does not compare them.
 template <class Op> Conversion conversion(void (*write)(const Step&), bool sizes_vary = false) {
   const auto copy = [](const Computation& computation) -> std::shared_ptr<const void> {
     const auto* const ours = dynamic_cast<const ComputationOf<Op>*>(&computation);

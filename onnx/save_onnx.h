@@ -39,11 +39,12 @@ struct OnnxFile {
 using OnnxForward = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Writes forward(inputs) as an ONNX graph. Parameters and buffers have their names from
-/// named_parameters() and named_buffers(), and PyTorch's layouts. `inputs`: examples, with at least
-/// one row each; the pass runs three times on batches of other sizes made of them. The model is in
-/// evaluation mode meanwhile. Throws UnsupportedError for operations, quantizers and sizes that
-/// ONNX does not have, ShapeError for examples without rows, FormatError if the file cannot be
-/// written. An error changes no file. As torch.onnx.export.
+/// named_parameters() and named_buffers(), and PyTorch's layouts. `inputs`: examples. The pass runs
+/// three times on batches made of them; with dynamic_batch these have 2, 3 and 5 rows. The model is
+/// in evaluation mode meanwhile. Throws UnsupportedError for operations, quantizers and sizes that
+/// ONNX does not have, UsageError for names used twice, ShapeError for examples without rows under
+/// dynamic_batch, FormatError if the file cannot be written. An error changes no file. As
+/// torch.onnx.export.
 OnnxFile save_onnx(nn::Module& model, const OnnxForward& forward, const std::vector<Tensor>& inputs,
                    const std::filesystem::path& path, const OnnxOptions& options = {});
 /// The same for a layer, which has one input.

@@ -54,12 +54,12 @@ class Translator {
  public:
   /// rows[p]: the size of the batch in pass p; if all are equal, the graph's batch size is fixed.
   Translator(const nn::Module& model, std::vector<Recording> passes, std::vector<int64_t> rows);
-  /// Returns the graph. Throws UnsupportedError for everything that ONNX cannot say.
+  /// Returns the graph. Throws UnsupportedError for what ONNX cannot say, UsageError for bad names.
   Graph graph(const Names& names);
 
  private:
   friend class Step;
-  /// The origin of a tensor: the number of the call that computed it, of an input, or a weight.
+  /// The origin of a tensor: the call that computed it, an input, a weight, or a constant.
   struct Origin {
     enum class Kind : uint8_t { call, input, weight, constant } kind = Kind::constant;
     std::size_t number = 0;  // among the calls, inputs or weights

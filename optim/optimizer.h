@@ -18,9 +18,8 @@
 
 namespace halftone {
 
-// A watcher that sees an update without rounding, next to the actual one
-// (amp/probe.h). Optimizers of this folder ask whether there is a watcher;
-// without one this costs nothing more.
+// A watcher that sees an update without rounding, next to the actual one (amp/probe.h). Optimizers
+// of this folder ask whether there is a watcher; without one this costs nothing more.
 
 struct Quantizer;   // core/formats/quantizer.h
 struct UpdateSlot;  // core/backend.h
@@ -48,6 +47,7 @@ using UpdateWatchSlot = Slot<UpdateWatcher*>;
 /// Makes a watcher watch the optimizers of this thread until the scope ends.
 using UpdateWatch = UpdateWatchSlot::Scope;
 
+/// Returns the watcher of this thread if it wants the next updates, otherwise null.
 inline UpdateWatcher* watcher_of_updates() {
   UpdateWatcher* const watcher = UpdateWatchSlot::current();
   return watcher && watcher->wants() ? watcher : nullptr;
@@ -161,8 +161,9 @@ class Optimizer {
   /// one, because it does not update through the backend.
   virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);
   /// Sets the formats of optimizer state, from the first step on. Returns false if this optimizer
-  /// has no such choice. Throws UsageError for a name in by_name that its state lacks (if `others`
-  /// is set: that all optimizers lack), and DTypeError for a format that the state cannot have.
+  /// has no such choice. Throws UsageError for a name in by_name that its state lacks (with
+  /// `others`: that no optimizer's state has), and DTypeError for a format that the state cannot
+  /// have.
   virtual bool set_state_formats(const StateFormats& formats);
   /// Returns whether the update of an element depends only on that element, its gradient and its
   /// state: then a parameter may be updated in parts, which are 1-D views of its data.
@@ -175,13 +176,13 @@ class Optimizer {
 
   // --- groups: parameters that share their options
   virtual int group_count() const = 0;
-  /// Returns handles in the order of state_dict(). A wrapper may return other tensors of the same
-  /// shapes instead.
+  /// Returns the group's parameters, as handles, in the order of state_dict(). A wrapper may return
+  /// other tensors of the same shapes instead.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// Returns the bytes of state for this number of a parameter's elements (all, unless the
-  /// optimizer is elementwise) when the parameter has this dtype: for Adam in f32, 8 per element.
-  /// `formats`: as for set_state_formats().
+  /// Returns the bytes of the state of `elements` elements of `parameter`, as if it had dtype
+  /// `dtype`: for Adam in f32, 8 per element. Only elementwise optimizers take fewer than all
+  /// elements. `formats`: as for set_state_formats().
   virtual int64_t state_bytes(int /*group*/, const Tensor& /*parameter*/, DType /*dtype*/,
                               int64_t /*elements*/, const StateFormats& /*formats*/) const {
     return 0;
@@ -198,14 +199,13 @@ class Optimizer {
   /// Returns the state. Names as in PyTorch: state.0.exp_avg, state.0.step, param_groups.0.lr, ...
   /// Tensors are handles, not copies.
   virtual NamedTensors state_dict() const = 0;
-  /// Copies the state, in the given dtypes: optimizer state is never cast to the parameter's
-  /// dtype. Throws one UsageError that lists everything that does not fit; then nothing has
-  /// changed.
+  /// Copies the state, in the given dtypes: optimizer state is never cast to the parameter's dtype.
+  /// Throws one UsageError that lists everything that does not fit; then nothing has changed.
   virtual void load_state_dict(const NamedTensors& state) = 0;
 
  protected:
-  /// Reads `skip`, which may wait for the device. Returns false if it is set. Otherwise multiplies
-  /// the gradients by the factor, in place.
+  /// Reads `skip`, which may wait for the device. Returns false if it is not 0. Otherwise
+  /// multiplies the gradients by the factor, in place.
   bool begin_step(const StepControl& control) const;
   /// Throws UsageError, with this name, if a gradient is of a scaled loss and `control` does not
   /// handle it. A step() that does not call begin_step() begins with it.
@@ -228,7 +228,7 @@ struct ClipOptions {
   /// The p of the norm, which is the p-th root of the sum of all |g|^p: any positive number, or
   /// infinity for the largest |g|. Values other than 2 take several passes.
   double norm_type = 2;
-  bool error_if_nonfinite = false;  // costs a read of the norm, which waits for a GPU
+  bool error_if_nonfinite = false;  // UsageError for such a norm; waits for a GPU
 };
 
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)); norm is the Euclidean norm, or another

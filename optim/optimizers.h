@@ -79,10 +79,9 @@ using AdamW = ElementwiseOptimizer<AdamWOptions>;
 extern template class ElementwiseOptimizer<AdamOptions>;
 extern template class ElementwiseOptimizer<AdamWOptions>;
 
-// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2): a step
-// of length lr in every element, u = sign(beta1 m + (1 - beta1) g); p -= lr (u + weight_decay p);
-// m = beta2 m + (1 - beta2) g. It has one state tensor, Adam has two; its lr is 3 to 10 times
-// smaller.
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2): a step of
+// length lr in every element, u = sign(beta1 m + (1 - beta1) g); p -= lr (u + weight_decay p); m =
+// beta2 m + (1 - beta2) g. It has one state tensor, Adam has two; its lr is 3 to 10 times smaller.
 
 struct LionOptions {
   double lr = 1e-4;
@@ -313,7 +312,7 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
   void step(const StepControl& control = {}) override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
   bool set_state_formats(const StateFormats& formats) override;
-  /// Returns PyTorch's entries under state.0, lists as one tensor: old_dirs is [steps, elements].
+  /// Returns PyTorch's entries under state.0, each list as one tensor: old_dirs [steps, elements].
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
@@ -337,13 +336,12 @@ class Lbfgs final : public GroupedOptimizer<LbfgsOptions> {
 };
 
 /// Returns the names of all states that these optimizers have, as their state dictionaries spell
-/// them: "exp_avg".
+/// them, such as "exp_avg".
 std::vector<std::string_view> state_names();
 
-// Learning rates over time. A schedule is a value, a pure function from the step number (0, 1,
-// 2, ...) to the factor of each parameter group's own rate; LrScheduler applies one to an
-// optimizer. A schedule does not depend on optimizers, so it can be printed, tested and
-// composed.
+// Learning rates over time. A schedule is a value, a pure function from the step number (0, 1, 2,
+// ...) to the factor of each parameter group's own rate; LrScheduler applies one to an optimizer. A
+// schedule does not depend on optimizers, so it can be printed, tested and composed.
 
 class LrSchedule {
  public:
@@ -358,8 +356,8 @@ class LrSchedule {
   /// Half a cosine from 1 to `last` over `steps` steps, then constant `last` (Loshchilov & Hutter
   /// 2017, without restarts).
   static LrSchedule cosine(int64_t steps, double last = 0);
-  /// 1/steps, 2/steps, ..., 1 during the first `steps` steps, then `after` from its beginning
-  /// (Goyal et al. 2017).
+  /// 1/steps, 2/steps, ..., 1 times the first factor of `after` during the first `steps` steps,
+  /// then `after` from its beginning (Goyal et al. 2017).
   static LrSchedule warm_up(int64_t steps, const LrSchedule& after = constant());
 
   /// gamma^(number of milestones reached): torch's MultiStepLR.
@@ -428,7 +426,7 @@ class ReduceOnPlateau {
   bool step(double value);
   double best() const { return best_; }
 
-  /// Returns `best`, `bad` (measurements since the best) and `cooldown` (those left).
+  /// Returns `best`, `bad` (measurements in a row without improvement) and `cooldown` (those left).
   std::map<std::string, double> state() const;
   void load_state(const std::map<std::string, double>& state);
 

@@ -61,8 +61,8 @@ struct Gpt final : Layer {
   Tensor forward(const Tensor& tokens) const override;
   /// Reads tokens that follow those in `cache`, and appends them to the cache. Returns the logits
   /// of these tokens, as if the whole text had been read. Throws UsageError if gradients are
-  /// recorded, ShapeError for another n than the cache's, and if cache and tokens exceed the
-  /// context; one of the two for a cache of another model.
+  /// recorded. Throws ShapeError if n is not the cache's, or if cache and tokens together exceed
+  /// cache.room or the context. Throws one of the two for a cache of another model.
   Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
   /// The head appears as lm_head.weight, tied to transformer.wte.weight.
   void describe(Fields& field) override;

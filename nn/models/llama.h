@@ -58,8 +58,8 @@ struct LlamaBlock final : LayerOf<Tensor(const Tensor& x, KeyValues* past,
     Tensor forward(const Tensor& x) const override;
     void describe(Fields& field) override;
   };
-  /// Sends each token to the experts that its router, in f32, finds most probable, and adds up
-  /// their results by these probabilities (Shazeer et al. 2017). No token is dropped.
+  /// Sends each token to the experts that the router, in f32, finds most probable, and adds up
+  /// their results, weighted by these probabilities (Shazeer et al. 2017). No token is dropped.
   struct Experts final : LayerOf<Tensor(const Tensor& x, RoutedTokens* routed)> {
     int64_t per_token;
     bool normalized;
@@ -98,8 +98,8 @@ struct Llama final : Layer {
     std::vector<Tensor> tensors() const { return {logits, balance}; }
   };
   /// Returns the logits and a loss for the balance of experts (Fedus et al. 2021). The loss is
-  /// experts_per_token, its least value, if all experts get equally many tokens. A training adds a
-  /// small multiple of it, 0.001 to 0.02, to its own loss. Throws UsageError without experts.
+  /// experts_per_token if all experts get equally many tokens. A training adds a small multiple of
+  /// it, 0.001 to 0.02, to its own loss. Throws UsageError without experts.
   Balanced with_balance(const Tensor& tokens) const;
   /// The head appears as lm_head.weight, whether it is tied or not.
   void describe(Fields& field) override;
@@ -115,7 +115,7 @@ struct Llama final : Layer {
 /// llama, mistral, qwen2, qwen3, mixtral and qwen3_moe. The weights keep the dtype of the file
 /// (f32, bf16, f16). Throws UnsupportedError, with the entry's name, for a configuration that Llama
 /// does not support; FormatError for files that are malformed; UsageError for missing and
-/// unexpected tensors.
+/// unexpected tensors; ShapeError for tensors of other shapes.
 Llama load_llama(const std::filesystem::path& directory);
 
 /// Writes files for AutoModelForCausalLM.from_pretrained(): config.json and model.safetensors, or

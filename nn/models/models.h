@@ -205,8 +205,8 @@ struct Vit final : Layer {
   std::vector<VitBlock> blocks;
   LayerNorm norm;
   Linear head;
-  /// Throws UsageError for sizes below 1, ShapeError unless patch divides image, heads divide
-  /// width.
+  /// Throws UsageError for sizes below 1, ShapeError unless `patch` divides `image` and `heads`
+  /// divides `width`.
   explicit Vit(VitOptions options = {});
   /// x: [n, channels, image, image]; the result: logits [n, classes].
   Tensor forward(const Tensor& x) const override;
