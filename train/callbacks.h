@@ -244,7 +244,7 @@ class PrecisionMonitor final : public Callback {
     std::string site{};
   };
   std::optional<Worst> worst_{};
-  std::map<std::string, Tensor> history_{};  // the probe's history while there is no probe
+  std::map<std::string, Tensor> history_{};  // the probe's, before there is a probe
 };
 
 // Averages weights over the steps of a training; averages often generalize better than the last

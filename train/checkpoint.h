@@ -191,9 +191,9 @@ void require_same_environment(const CheckpointState& state, Device device);
 /// parameter groups. With a scheduler, "lr" is the base rate that the scheduler multiplies.
 using OptionValues = std::map<std::string, std::vector<double>>;
 OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
-/// Returns a line for each difference between a program and the checkpoint that it resumes. Of the
-/// option_values(), the checkpoint's apply. `at` is its state: between two epochs its
-/// loader_numbers() are compared with those of `loader`, which apply.
+/// Returns a line for each difference between a program and the checkpoint that it resumes, whose
+/// option_values() apply. `at` is the checkpoint's state: between two epochs its loader_numbers()
+/// are compared with those of `loader`, which apply.
 std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
                                  const CheckpointState& at, const data::DataLoader& loader);
 

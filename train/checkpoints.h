@@ -154,9 +154,9 @@ class TrainingDirectory {
   /// Calls `write` with a free path for a checkpoint of at.step, and then remove_old().
   void save(const CheckpointState& at,
             const std::function<void(const std::filesystem::path&)>& write);
-  /// Makes the link checkpoints/best point to the best checkpoint, or removes the link if there is
-  /// no best checkpoint. A file system without links gets no link. Then removes the checkpoints
-  /// that the retention does not keep.
+  /// Makes the link checkpoints/best point to the best checkpoint, or removes the link if none
+  /// is the best. A file system without links gets no link. Then removes the checkpoints that the
+  /// retention does not keep.
   void remove_old();
   /// Returns the path of Keeper::best(); empty if there is none.
   std::filesystem::path best() { return keeper_.best(options_.retention).value_or(""); }

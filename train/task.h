@@ -143,10 +143,9 @@ struct ClassificationOptions {
   CrossEntropyOptions loss{};
 };
 /// Returns a task that compares logits [n, classes] with class numbers [n] or probabilities [n,
-/// classes]. The loss is cross-entropy, the metrics are top-k accuracies; for them, the class of
-/// probabilities is that of the largest. Means are over the labels that are not ignored, weighted
-/// by the class weights if there are any. Throws UsageError if the loss is not a mean. `model` must
-/// outlive the task, here and below.
+/// classes]. The loss is cross-entropy, the metrics are top-k accuracies (for the most probable
+/// class). Means are over the labels that are not ignored, by class weights if there are any.
+/// Throws UsageError if the loss is not a mean. `model` must outlive the task, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
 /// Returns the same task without a forward function, for modules with other inputs: set `forward`
 /// or, for two inputs, `forward_batch`.
