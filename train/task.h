@@ -143,8 +143,8 @@ struct ClassificationOptions {
   CrossEntropyOptions loss{};
 };
 /// Returns a task that compares logits [n, classes] with class numbers [n] or probabilities [n,
-/// classes]. The loss is cross-entropy, the metrics are top-k accuracies (for the most probable
-/// class). Means are over the labels that are not ignored, by class weights if there are any.
+/// classes]. The loss is cross-entropy. The metrics are top-k accuracies, for which the most
+/// probable class is the target. Means leave out ignored labels and use class weights, if any.
 /// Throws UsageError if the loss is not a mean. `model` must outlive the task, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
 /// Returns the same task without a forward function, for modules with other inputs: set `forward`
