@@ -91,7 +91,7 @@ struct ReportGroup {
   /// Returns the number `name` from the summary of each run that has it.
   std::vector<double> numbers(const std::string& name) const;
   /// Returns numbers(), but only from runs with a seed that all of `groups` have, so that means of
-  /// the groups can be compared. If there is no such seed, returns those of all runs.
+  /// the groups can be compared. Without such a seed, from all runs.
   std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
                                      const std::string& name) const;
   /// Returns (number - base's) / |base's| of `name`, for each seed that both groups have.
@@ -99,7 +99,7 @@ struct ReportGroup {
   /// Returns the MiB of each of memory_parts() at the moment of the highest total, in the first
   /// run; empty if that run did not record them.
   std::vector<double> memory() const;
-  /// Returns the mean bits of products' weights, inputs and output gradients; NaN if not recorded.
+  /// Returns the bits of products' weights, inputs, output gradients: medians of runs; NaN: unknown.
   std::array<double, 3> bits() const;
 };
 
