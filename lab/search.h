@@ -43,7 +43,7 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
 // is accurate enough to rank rules (HAWQ-V2, arXiv 1911.03852, ranks layers in the same way); the
 // chosen rules are then measured together.
 
-/// What one parameter that a rule rounds adds to the rule's HessianScore.
+/// The part of a rule's HessianScore from one parameter that the rule rounds.
 struct RoundedParameter {
   ParameterTrace curvature{};
   double squared_error = 0;  // |w - w under the base|^2, the largest of all uses of w
@@ -210,8 +210,7 @@ struct Menu {
 };
 
 /// Scores every format for every module that has products, from one forward and backward per batch
-/// of `trial` under `base` (one_pass_scores()). `example` gives the sites; `formats`: names of
-/// quantizers.
+/// of `trial` under `base` (one_pass_scores()). `example` gives the sites; `formats`: quantizers.
 Menu menu_of(const Trial& trial, const amp::Policy& base, const Workload& example,
              const std::vector<std::string>& formats);
 
