@@ -86,9 +86,9 @@ class Trial {
   /// after_batch(loss, loss scale) after each batch.
   void watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
              const std::function<void(double loss, double scale)>& after_batch) const;
-  /// Returns for each parameter, in the model's order, an estimate of the trace of the Hessian of
-  /// the batches' mean loss, under the reference. Uses `probes` random vectors per batch. The
-  /// intervals are for the trace on these batches alone. Throws what hutchinson_trace() throws.
+  /// Returns for each parameter that requires a gradient, in the model's order, an estimate of the
+  /// trace of the Hessian of the batches' mean loss, under the reference: from `probes` random
+  /// vectors per batch, with intervals for these batches alone. Throws as hutchinson_trace().
   std::vector<ParameterTrace> traces(int64_t probes) const;
   /// Returns each use of a parameter in a pass under `policy`, with the tensor that it uses.
   std::vector<ParameterUse> uses_of_parameters(const amp::Policy& policy) const;
