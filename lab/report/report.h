@@ -99,7 +99,7 @@ struct ReportGroup {
   /// Returns the MiB of each of memory_parts() at the moment of the highest total, in the first
   /// run; empty if that run did not record them.
   std::vector<double> memory() const;
-  /// Returns the bits of products' weights, inputs, output gradients: medians of runs; NaN: unknown.
+  /// Returns the bits of products' weights, inputs, output gradients: medians of runs, or NaN.
   std::array<double, 3> bits() const;
 };
 
