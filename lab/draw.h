@@ -59,7 +59,7 @@ class Table {
 
 namespace halftone::lab::svg {
 
-/// The numbers of styles of curves and bars, and of the backgrounds of maps, from nothing to bad.
+/// How many styles curves and bars have, and how many background colors the cells of maps have.
 inline constexpr int curve_styles = 10, map_levels = 9;
 
 inline constexpr double automatic = std::numeric_limits<double>::quiet_NaN();
@@ -86,11 +86,11 @@ struct Curve {
   bool staircase = false;  // horizontal from each point to the next
   bool shapes = true;
   bool wide = false;    // a wide pale line, on which another curve can be seen
-  bool filled = false;  // the area below the staircase
+  bool filled = false;  // fills the area below the staircase
 };
 
-/// A bar above the plot, from low to high, and fainter from faint_low to low. It shows a format's
-/// range, or a range of steps. Neighboring ranges with the same name share a line.
+/// A bar above the plot, from low to high, with a fainter part from faint_low to low. It shows a
+/// format's range, or a range of steps. Neighboring ranges with the same name share a line.
 struct Range {
   std::string name;
   double low = 0, high = 0, faint_low = automatic;
@@ -120,7 +120,7 @@ struct Bar {
 };
 struct Bars {
   std::string title, unit;
-  std::vector<std::string> parts, labels;  // names; a letter or two
+  std::vector<std::string> parts, labels;  // of each part: its name; a label of a letter or two
   std::vector<Bar> bars;
   int width = 480;
 };
@@ -181,14 +181,14 @@ Drawing sample_of(int style);
 Drawing grid_of(const std::vector<Picture>& pictures, int width);
 
 /// Where a drawing goes. page: into a page that has styles(). file: into a file with the colors of
-/// the light and the dark scheme. light, dark: into a file with one, for programs without style
-/// sheets.
+/// the light and the dark scheme. light, dark: into a file with one scheme, for programs without
+/// style sheets.
 enum class Place { page, file, light, dark };
-/// Returns the drawing as SVG, `millimetres` wide; 0: of its width in pixels.
+/// Returns the drawing as SVG, `millimetres` wide. 0: as wide as the drawing, in pixels.
 std::string svg_of(const Drawing& drawing, Place place, double millimetres = 0);
 /// Returns a PDF of one page with vector graphics and text in Helvetica, which it does not contain.
 std::string pdf_of(const Drawing& drawing, bool dark, double millimetres);
-/// Returns a line for each number: panel,series,x,y,low,high.
+/// Returns the header panel,series,x,y,low,high and a line for each number.
 std::string csv_of(const std::vector<Picture>& pictures);
 inline std::string draw(const Picture& picture, Place place = Place::page) {
   return svg_of(drawing_of(picture), place);
@@ -198,11 +198,11 @@ inline std::string draw(const Picture& picture, Place place = Place::page) {
 std::string styles();
 
 /// Returns the positions of an axis's marks: about `wanted` marks, in steps of 1, 2 or 5 times a
-/// power of ten. A logarithmic axis gets powers of ten, if few, also 2 and 5 times them.
+/// power of ten. A logarithmic axis gets powers of ten and, if these are few, 2 and 5 times them.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
-/// Returns the width of a text in Helvetica, in pixels.
+/// Returns the width of a text in Helvetica of `size`, in pixels.
 double width_of(std::string_view text, double size);
-/// Returns a value for a title or an axis, with up to `digits` significant digits.
+/// Returns the text of a value for a title or an axis, with up to `digits` significant digits.
 std::string label_of(double value, int digits = 4);
 
 }  // namespace halftone::lab::svg
@@ -219,8 +219,8 @@ svg::Range range_of_format(std::string_view format);
 std::vector<svg::Range> ranges_of_formats();
 
 /// Returns a histogram as a staircase, in percent of the sum of `counts`. counts[i] is for [lowest
-/// + i, lowest + i + 1). The curve begins at the first and ends at the last bin with at least the
-/// share `visible` of the sum. It has no points if the sum is 0.
+/// + i, lowest + i + 1). The curve begins at the first bin, and ends at the last, that has at least
+/// the share `visible` of the sum. It has no points if the sum is 0.
 svg::Curve distribution(std::string name, std::span<const double> counts, int lowest, int style,
                         double visible = 0);
 

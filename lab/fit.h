@@ -15,7 +15,7 @@
 namespace halftone::lab {
 
 /// The mean format of one role (weight, input or grad_output) over a model's products, weighted by
-/// their floating-point operations. An operand that is not rounded counts as its dtype.
+/// the products' floating-point operations. An operand that is not rounded counts as its dtype.
 struct OperandFormat {
   double bits = 32;      // per element, including its share of a block's scale
   double exponent = 8;   // bits of the exponent; 0 for integers and tables
@@ -66,8 +66,8 @@ std::vector<std::size_t> varied_roles(std::span<const LawRow> rows);
 ///   format     tokens + (D/D0)^beta (N/N0)^-alpha C log2(2 block) (exponent + 0.5)^-delta
 ///              (fraction + 0.5)^-nu (Sun et al. 2025, arXiv 2501.02423, whose blocks have at
 ///              least two elements; of the operands' means)
-/// Throws UsageError for other names, for rows without a difference of bits (except "tokens"), and
-/// for numbers that are not positive.
+/// Throws UsageError for other names, for no rows, for numbers that are not positive, and, except
+/// for "tokens", for rows that all have the same bits.
 Law law_named(std::string_view name, std::span<const LawRow> rows);
 
 // Which law do losses follow? Each law is fitted to the runs, and predicts runs that it was not
@@ -89,19 +89,19 @@ struct FittedLaw {
   Law law;
   std::vector<double> constants{};
   std::vector<Range> ranges{};        // of the constants
-  double error = 0;                   // root mean square of relative errors, of all runs
-  double held_out = 0;                // the same, of runs that were left out of the fit
+  double error = 0;                   // root mean square of the relative errors of all runs
+  double held_out = 0;                // the same for runs when they were left out of the fit
   std::vector<double> held_errors{};  // for each cell the mean square error of its left-out runs
 };
 
 /// Another law, compared with the chosen one.
 struct Rival {
   std::string name;
-  /// (chosen - rival) / rival of their mean squared errors on left-out runs; below 0: chosen wins.
+  /// (chosen - rival) / rival, of mean squared errors on left-out runs; below 0: chosen is better.
   double difference = 0;
   Range range{};
-  /// The power: of data sets simulated with the chosen law, its constants and its error, the share
-  /// in which the chosen law is found better. NaN without simulations.
+  /// The power: data sets are simulated with the chosen law, its constants and its error; this is
+  /// the share of them in which the chosen law is found better. NaN without simulations.
   double power = 0;
 };
 
@@ -118,7 +118,7 @@ struct Fit {
 /// Fits the law and its rivals. Runs with equal parameters, tokens and bits are a *cell*. Each
 /// fifth of the cells is left out in turn and predicted by a fit of the others. Intervals are from
 /// a bootstrap: of runs for constants, of cells for differences. Throws UsageError for fewer than
-/// two runs for each constant.
+/// two runs for each constant, 10 cells or 20 resamples, and what law_named() throws.
 Fit fit(const std::vector<LawRow>& rows, const FitOptions& options, std::ostream& progress);
 
 /// Returns the table of laws, the constants, and the verdict as text.

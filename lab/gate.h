@@ -11,10 +11,10 @@ namespace halftone::lab {
 
 // Summaries of numbers from several runs.
 
-/// Returns the middle number; the mean of the two middle ones if the count is even; NaN for none.
+/// Returns the middle number; if the count is even, the mean of the two middle ones; NaN for none.
 double median(std::vector<double> numbers);
 
-/// A mean, and the half width of its 95 % interval (Student's t); infinite below two numbers.
+/// A mean, and the half width of its 95 % interval (Student's t): infinite below two numbers.
 struct Interval {
   double mean = 0, half = 0;
 };
@@ -27,7 +27,7 @@ double student_quantile(int64_t freedom, double confidence = 0.95);
 /// Returns the standard deviation, with divisor n - 1; infinite for fewer than two numbers.
 double deviation_of(std::span<const double> numbers);
 
-/// Returns (loss - base) / |base|: below 0 for the smaller loss, also if losses are negative.
+/// Returns (loss - base) / |base|. It is below 0 if `loss` is smaller, also for negative losses.
 double relative_difference(double loss, double base);
 
 /// Returns Spearman's rank correlation of two lists of equal length, with mean ranks for equal
@@ -41,13 +41,12 @@ double spearman(const std::vector<double>& x, const std::vector<double>& y);
 
 inline constexpr int64_t most_pairs = 1'000'000;
 
-/// Returns how many differences give a 95 % interval of half width `half`, if the first `first` of
-/// them have the standard deviation `deviation`: at least `first`, at most most_pairs.
+/// Returns how many differences, from `first` to most_pairs, give a 95 % interval of half width
+/// `half`, if the first `first` of them have the standard deviation `deviation`.
 int64_t pairs_needed(double deviation, int64_t first, double half);
 
 /// Returns the mean of all differences, and the larger of two half widths: one from the deviation
-/// of the `first` ones, one from that of all. (The first ones may have missed a rare large
-/// difference.)
+/// of the first `first`, which may have missed a rare large difference, one from that of all.
 Interval two_stage_interval(std::span<const double> differences, int64_t first,
                             double confidence = 0.95);
 
@@ -69,7 +68,7 @@ struct Bound {
   double difference(double loss, double reference) const;
   /// Returns the bound for results of difference(): `value`, or log(1 + value) if it is relative.
   double of_differences() const;
-  /// Converts a result of difference() for users: relative (0.005: 0.5 %), or in the loss's units.
+  /// Converts a result of difference() to the form of `value`: relative, or in the loss's units.
   double shown(double difference) const;
 };
 
@@ -83,24 +82,24 @@ struct GateAnswer {
   double jump = 0;           // the farthest outlier among the differences; 0: none
 };
 
-/// Returns equivalent if the interval is inside of -within to +within, worse if it is above, better
-/// if it is below, and otherwise, also for numbers that are not finite, undecided.
+/// Returns equivalent if the interval is inside of -within to +within, worse if it is above that
+/// range, better if it is below, otherwise undecided (also for numbers that are not finite).
 Verdict verdict_of(Interval difference, double within);
 
 /// The decisions of a gate, apart from its trainings: how many pairs are needed, and when to stop.
 class Gate {
  public:
-  /// `within` > 0: the bound of differences. `first` >= 2 pairs estimate the spread. With `fixed` >
-  /// 0 the gate asks for exactly `fixed` pairs, and its interval is Student's. Throws UsageError
-  /// for other numbers.
+  /// `within` > 0: the bound of differences. `first` >= 2 pairs estimate the spread. With `fixed`
+  /// >= 2 the gate asks for exactly `fixed` pairs, and its interval is Student's; 0: by the spread.
+  /// Throws UsageError for other numbers.
   Gate(double within, int64_t first, int64_t fixed = 0);
 
-  /// Returns how many pairs, in the order of their seeds, are needed in total. `differences`: those
-  /// of as many pairs as the last call returned; none at first. If it returns the same number
-  /// again, nothing more is needed. After the first pairs it asks for as many as make the half
+  /// Returns how many pairs, in the order of their seeds, are needed in total. Call it first
+  /// without differences, then with those of as many pairs as the last call returned, until it
+  /// returns the same number again. After the first pairs it asks for as many as make the half
   /// width of the 95 % interval half of the bound. If the 99.5 % interval of the first pairs is
-  /// beyond the bound, it asks for no more. The number depends on the spread alone: if it also
-  /// depended on the mean, the interval would cover 90 % instead of 95 %.
+  /// beyond the bound, it asks for no more. Otherwise the number depends on the spread alone: if it
+  /// also depended on the mean, the interval would cover 90 % instead of 95 %.
   int64_t wanted(std::span<const double> differences);
   /// Returns the answer from these differences.
   GateAnswer answer(std::span<const double> differences) const;
@@ -111,16 +110,16 @@ class Gate {
 };
 
 /// Returns 1 - 0.05^(1 / pairs). If this share of all seeds gives a large difference, a gate with
-/// this number of pairs sees none of them with probability 5 %.
+/// `pairs` pairs has a probability of 5 % to see none of them.
 double unseen_share(int64_t pairs);
 
-/// Returns "equivalent: -0.08 % [-0.31, +0.15] at 95 %, 24 paired seeds (8 to estimate, 24 asked
-/// for)". If one difference is an outlier, or few pairs gave *equivalent*, adds lines that say what
-/// is left open.
+/// Returns a text such as "equivalent: -0.08 % [-0.31, +0.15] at 95 %, 24 paired seeds (8 to
+/// estimate the spread, 24 asked for)". If one difference is an outlier, or fewer than 100 pairs
+/// gave *equivalent*, adds a line that says what is left open.
 std::string text_of(const GateAnswer& answer, const Bound& bound);
 
-/// Returns the predicate of a sentence about relative differences paired by seed, such as "is
-/// equivalent to fp32 within 1 %: -0.1 ± 0.2 % with 8 seeds."
+/// Returns the end of a sentence about relative differences paired by seed, without its subject:
+/// "is equivalent to fp32 within 1 %: -0.1 ± 0.2 % with 8 seeds."
 std::string verdict_text(const std::vector<double>& differences, const std::string& base);
 
 /// Parses a bound: "0.5%" is 0.005, relative; "0.01" is 0.01 in the loss's units. Throws UsageError

@@ -45,7 +45,7 @@ std::vector<std::string> differences(const Json& there, const Json& here);
 
 // A note if a policy runs on a model that it was not made for.
 
-/// Writes a line to `out` if the policy's "for" names models, but not the workload's model.
+/// Writes a line to `out` if the policy's entry "for" names models, but not the workload's model.
 void note_other_model(std::ostream& out, const amp::Policy& policy, const std::string& workload,
                       const std::vector<NamedWorkload>& own);
 
@@ -57,12 +57,12 @@ void note_noise(std::ostream& out, const std::string& workload,
 
 /// A run on disk, with everything that is needed to repeat it.
 struct RecordedRun {
-  Study study{};  // the run's policy and seed; writes nothing
-  Summary said{};
+  Study study{};   // the run's policy, setup and seed, without a folder for files
+  Summary said{};  // summary.json, its known entries
   Json summary{};  // summary.json, also with unknown entries
 };
 /// Reads a run folder. Throws FormatError "[op] FILE: problem. Remedy." for content that no run
-/// writes, and if the policy file does not match the summary.
+/// writes, and if the hash of policy.json is not the one in summary.json.
 RecordedRun read_run(std::string_view op, const std::filesystem::path& folder);
 
 /// Returns the results of a finished run, without telemetry; nullopt if the folder has no summary.

@@ -38,8 +38,8 @@ struct TableOptions {
 /// "run". For metrics, site and role are empty. For updates, site is the parameter and role is
 /// "update" (as stored) or "update.seen" (as forward sees it). Derived statistics - underflow,
 /// saturation, sqnr, bias, ... - follow the counts and sums that they come from. Histograms are
-/// left out. Throws FormatError for a path that is not a run, and for a damaged run; UsageError,
-/// before it writes, for a statistic of `only` that no run has.
+/// left out. Throws FormatError for a path that is not a run, and for a damaged run. Throws
+/// UsageError, before it writes, for a statistic of `only` that no run has.
 void write_table(const TableOptions& options, std::ostream& out);
 
 }  // namespace halftone::lab

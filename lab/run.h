@@ -65,7 +65,7 @@ struct Study {
   std::vector<uint64_t> seeds{0};
   std::filesystem::path out{};  // a folder per run; empty: no files
   bool set_aside = false;       // moves files of an unfinished run to old-1/ in its folder
-  /// Called with the result of each run, also of one that was finished before and is only read.
+  /// Called with the result of each run, also of a run that had finished before and is only read.
   std::function<void(const RunResult&)> after{};
 };
 
@@ -89,7 +89,7 @@ struct RunResult {
   double late_loss = 0;        // mean of the last tenth of the steps
   double validation_loss = 0;  // NaN without validation data, like validation_accuracy
   double validation_accuracy = 0;
-  double milliseconds = 0;  // per step, validation left out
+  double milliseconds = 0;  // per step, without validation
   int64_t skipped = 0;
   double worst_underflow = 0, least_sqnr = 0;
   std::string worst_site{}, least_sqnr_site{};
@@ -99,12 +99,12 @@ struct RunResult {
   bool was_there = false;  // the run finished earlier and was only read
 };
 
-/// Runs all trainings one after the other, except those that are finished in `out`; all folders are
-/// checked before the first. Writes a line for each to `progress`. After a signal, returns the
-/// results so far, fewer than cells times seeds. Stochastic rounding draws from the policy's seed
-/// plus a multiple of the run's. Throws what policies, workloads and the Trainer throw. Throws
-/// UsageError for a folder with a run of other settings, or with files of an unfinished run (unless
-/// `set_aside` is true).
+/// Runs all trainings one after the other, and returns their results. Runs that are finished in
+/// `out` are only read. Checks all folders before the first training. Writes a line for each to
+/// `progress`. After a signal, returns only the results so far. Stochastic rounding draws from the
+/// policy's seed plus a multiple of the run's. Throws what policies, workloads and the Trainer
+/// throw. Throws UsageError for a folder with a run of other settings, or with files of an
+/// unfinished run (unless `set_aside` is true).
 std::vector<RunResult> run(const Study& study, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 
@@ -128,8 +128,8 @@ class Jobs {
     std::optional<RunResult> result;  // absent: it failed
     std::string problem;              // the last line of its log
   };
-  /// Starts jobs, waits until one ends, and returns it. Returns nullopt after `seconds`, if a
-  /// signal asks this program to stop, and if all have ended. Throws UsageError if none can start.
+  /// Starts jobs, waits until one ends, and returns it. Returns nullopt if all have ended, after
+  /// `seconds`, or after a signal to stop. Throws UsageError if a process cannot start.
   std::optional<Ended> next(double seconds = 1e9);
   /// Returns how many jobs have not ended.
   std::size_t left() const { return waiting_.size() + running_.size(); }
@@ -156,8 +156,8 @@ inline constexpr std::string_view job_command = "job";
 /// Runs the job of a file. Returns the exit code.
 int run_job(const std::filesystem::path& file, const std::vector<NamedWorkload>& own);
 
-/// In a process that Jobs started: asks the system for SIGTERM when its parent ends. Otherwise does
-/// nothing.
+/// In a process that Jobs started, asks the system to send it SIGTERM when its parent ends. In
+/// other processes does nothing.
 void end_with_parent();
 
 /// Returns a text such as "about 3 min left".

@@ -47,13 +47,13 @@ struct RunSummary {
   std::vector<std::pair<std::string, double>> bytes_at_peak;
 };
 
-/// A run on disk: a run folder, or a file of another program with columns step and loss.
+/// A run on disk: a run folder, or metrics of another program with columns step and loss.
 class RunFolder {
  public:
-  /// Throws FormatError "[op] ..." if the path is neither of these.
+  /// Throws FormatError "[op] ..." unless the path is a run folder, a .csv file or a .jsonl file.
   RunFolder(std::string_view op, std::filesystem::path path);
 
-  /// Returns whether a folder has at least one of a run's files.
+  /// Returns whether a folder has at least one of a run's files, such as summary.json.
   static bool is_run(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
@@ -72,9 +72,9 @@ class RunFolder {
   /// Throws FormatError if policy.json has another hash than the run's policy, or if summary.json
   /// is damaged. Notes a missing policy.json. Does nothing without summary.json.
   void require_own_policy();
-  /// Calls `use` with each line that has a step, in the file's order.
+  /// Calls `use` with each line that has a step. Throws FormatError for CSV without a column step.
   void each_metrics_line(const std::function<void(const MetricsLine&)>& use);
-  /// Calls `survey` or `update`, by its kind, with each line of probe.jsonl.
+  /// Calls `survey` with each line of probe.jsonl about a site, `update` with those of parameters.
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
   std::vector<RecordedSite> resolved();
@@ -98,14 +98,14 @@ class RunFolder {
   std::vector<std::string> notes_{};
 };
 
-/// Returns the number if the whole text is one and it is finite; otherwise nullopt.
+/// Returns the number if the whole text is a finite number; otherwise nullopt.
 std::optional<double> number_of(std::string_view text);
 
 /// Returns the run at each path. For a folder of runs, returns all its runs: in the order that the
 /// policies had in the command that trained them, then by name. A run that several paths lead to is
 /// read once. Adds a note for a folder without runs (a sweep has such folders). Throws FormatError
-/// for other paths that are not runs, if no run is left, and for a run whose summary.json or
-/// policy.json is damaged.
+/// if another path is not a run, if there are only folders without runs, or if the summary.json or
+/// policy.json of a run is damaged.
 std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes);
@@ -128,7 +128,7 @@ auto of_file(std::string_view op, const std::filesystem::path& file, const Read&
   }
 }
 
-/// Returns an entry of an object. Throws FormatError if it is missing.
+/// Returns the entry `key` of an object. Throws FormatError if it is missing, or for other values.
 JsonValue wanted(const JsonValue& object, std::string_view key);
 
 /// Checks that the hash of policy.json in `folder` is `policy_hash`, which summary.json has. Throws

@@ -21,18 +21,18 @@ namespace halftone::lab {
 /// computation.
 std::vector<policy::ResolvedSite> sites_of(const amp::Policy& base, const Workload& workload);
 
-/// Returns the rules that would change something, on top of `base`, in a workload's pass:
+/// Returns the rules of a space that would change something in a workload's pass under `base`:
 ///   ops      one for each kind of operation
 ///   modules  one for each module that runs operations
-///   roles    one for each kind of product and role (only quantizers)
-///   x.json   the rules of a policy file
+///   roles    one for each kind of product and role; `to` must be a format or quantizer
+///   x.json   all rules of a policy file
 /// `to` is what the rules request: a word of "compute" in policy files (low, bf16, f16, f32), or a
 /// format or quantizer (e4m3, mxfp8) for the operands and gradients of products. If the base has no
 /// autocast, results return to f32, because nothing else casts the next operands. Each rule has a
 /// name, "layer_norm -> low". Throws UsageError for unknown words and lists the known ones.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const amp::Policy& base, const Workload& workload);
-/// Returns the rules for `sites`, which sites_of() returned, instead of a workload.
+/// The same for `sites`, which sites_of() returned, but without x.json as a space.
 std::vector<policy::Rule> search_space(const std::string& space, const std::string& to,
                                        const amp::Policy& base,
                                        const std::vector<policy::ResolvedSite>& sites);
@@ -53,7 +53,7 @@ struct RoundedParameter {
 /// change of the loss by these roundings, because errors of elements are nearly independent.
 struct HessianScore {
   double score = 0;
-  double low = 0, high = 0;  // with all traces at the ends of their intervals
+  double low = 0, high = 0;  // with all traces at the lower (upper) ends of their intervals
   std::vector<RoundedParameter> parameters{};
 };
 
@@ -66,12 +66,12 @@ struct Candidate {
 };
 
 /// Measures each rule of a space alone on top of `base`, which must be the trial's base
-/// (Trial::set_base). Writes a line for each to `progress`.
+/// (Trial::set_base). Writes a line for each rule to `progress`.
 std::vector<Candidate> sensitivity(const Trial& trial, const amp::Policy& base,
                                    const std::vector<policy::Rule>& space, std::ostream& progress);
 
-/// Sets `hessian` of each candidate that runs and changes the values of a parameter, from `probes`
-/// products with the Hessian per batch. Rules for activations and gradients alone get no score.
+/// Sets `hessian` of each candidate that runs and rounds a parameter, so not of rules for
+/// activations and gradients alone. Uses `probes` products with the Hessian per batch.
 void add_hessian_scores(const Trial& trial, const amp::Policy& base,
                         std::vector<Candidate>& candidates, int64_t probes);
 
@@ -111,8 +111,8 @@ struct Found {
 
 /// Chooses candidates in the order of gain per squared error, as long as the predicted error is
 /// within the budget, and measures them together. While the measured error is more than twice the
-/// prediction, finds the rule that causes this by bisection and drops it. Then drops the last rules
-/// until the measured error is within the budget, and rules that save nothing.
+/// prediction, finds the rule that causes this by bisection and drops it. Then drops rules from
+/// the end until the measured error is within the budget, and then rules that save nothing.
 Found search(const Trial& trial, const amp::Policy& base, const Measurement& of_base,
              std::vector<Candidate> candidates, const SearchOptions& options,
              std::ostream& progress);
@@ -142,7 +142,7 @@ struct OnePassScore {
   double bits = 0;     // of an element of its operands, with its share of block scales
   double flops = 0;    // of the module's products in one forward pass
   /// Predicts Measurement::loss_moved: the root of the mean over batches of sum (dL/dy)^2 (dy)^2,
-  /// over the mean loss.
+  /// divided by the mean size of the loss.
   double loss_change = 0;
   /// Predicts Measurement::added. Its square is the sum of
   ///   the squared error of the weights' gradients, from the replay, over |g|^2
@@ -156,8 +156,8 @@ struct OnePassScore {
 };
 
 /// Returns the scores of each module that has products, under each format: module by module in the
-/// order of computation. sites: sites_of(base, ...); formats: names of quantizers. Throws
-/// UsageError for unknown names and for a workload without products.
+/// order of computation. `sites`: sites_of(base, ...); `formats`: names of quantizers. Throws
+/// UsageError for unknown names, unsigned formats, and a workload without products in modules.
 std::vector<OnePassScore> one_pass_scores(const Trial& trial, const amp::Policy& base,
                                           const std::vector<policy::ResolvedSite>& sites,
                                           const std::vector<std::string>& formats);
@@ -175,10 +175,10 @@ struct MenuModule {
 };
 
 /// Returns for each module the index of an option, such that the mean of the options' bits,
-/// weighted by the modules' weights, is at most `bits`. Each module begins with its least score;
-/// then the module that loses least per saved bit takes its next cheaper option, along the convex
-/// hull of its options. These are the choices of a Lagrangian relaxation: before the last step
-/// below, no other choice with as few bits has a lower score. In the end modules take better
+/// weighted by the modules' weights, is at most `bits`. Each module begins with the option of the
+/// least score. Until the budget is met, the module whose score rises least per saved bit takes the
+/// next shorter option on the convex hull of its options. These are the choices of a Lagrangian
+/// relaxation: no other choice with as few bits has a lower score. In the end, modules take better
 /// options that still fit. Throws UsageError if the budget is below the mean of the fewest bits.
 std::vector<std::size_t> choose_from_menu(const std::vector<MenuModule>& modules, double bits);
 
@@ -209,11 +209,12 @@ struct Menu {
   }
 };
 
-/// Scores each module with products under each format by one pass, on top of `base`.
+/// Scores every format for every module that has products, from one forward and backward per batch
+/// of `trial` under `base` (one_pass_scores()). `example` gives the sites; `formats`: quantizers.
 Menu menu_of(const Trial& trial, const amp::Policy& base, const Workload& example,
              const std::vector<std::string>& formats);
 
-/// Returns each rule of the menu as a candidate, measured alone as sensitivity() does.
+/// Returns each rule of the menu as a candidate, which sensitivity() measures alone.
 std::vector<Candidate> measured_alone(const Trial& trial, const amp::Policy& base, const Menu& menu,
                                       std::ostream& progress);
 

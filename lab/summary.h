@@ -26,7 +26,7 @@ struct Summary {
   int64_t steps = 0;
   double lr = 0;
   struct {
-    std::string named{}, type{};  // the option of the command; the class's name
+    std::string named{}, type{};  // named: the command's option; type: the class's name
     Json options = Json::object();
   } optimizer{};
   struct {

@@ -26,7 +26,7 @@ struct Axis {
 /// Parses an axis. Throws UsageError for a text without a name or values, and for values that mean
 /// the same, such as 0.001 and 1e-3.
 Axis axis_of(const std::string& text);
-/// Returns those fields of the axis that are options of `run`: "lr", ...
+/// Returns the fields of the axis that are options of `run`, such as "lr".
 std::vector<std::string> run_options_of(const Axis& axis);
 
 /// One combination of the axes' values.
@@ -45,8 +45,9 @@ struct Point {
 std::vector<std::string> short_names(const std::vector<Axis>& axes);
 
 /// Returns all points; the last axis varies fastest. If `policy` is a file, the fields are set in
-/// its text, so its "extends" and the names of its quantizers stay as they were. Throws FormatError
-/// for a field below a number or text. An unknown field is found when the point's policy is read.
+/// its text, so its "extends" and the names of its quantizers stay. Throws UsageError for a field
+/// on two axes or too many points, FormatError for a field below a number or text. Accepts unknown
+/// fields: reading the point's policy refuses them.
 std::vector<Point> points_of(const std::string& policy, const std::vector<Axis>& axes);
 
 /// Returns the cell of each point: its policy, and the setup `usual` changed by its options. Throws
@@ -63,7 +64,7 @@ struct SweepOptions {
   std::vector<Axis> axes{};
   Setup setup{};  // without the options that are axes
   std::vector<uint64_t> seeds{0};
-  std::filesystem::path out{};  // of policies/, logs/ and the run folders
+  std::filesystem::path out{};  // the folder for policies/, logs/ and the run folders
   std::string against{};        // see baseline_of()
   int jobs = 1;                 // processes at once, which share the threads
   std::string json{};           // empty: none; -: standard output
@@ -83,11 +84,11 @@ std::string effects_of(const std::vector<Axis>& axes, const std::vector<Point>& 
                        const Point& baseline, const std::vector<RunResult>& runs);
 
 /// Runs the cells that are not finished, each in a process of its own, and writes a line for each
-/// to `progress`. Before, prints the workloads and moves unfinished runs to unfinished/. Then
-/// prints a line per cell, as `run` does. Returns 1 if a cell failed (the others still run), 3 if a
-/// signal stopped the sweep, otherwise 0. The processes end with the sweep, even if it is killed.
-/// Throws UsageError while another sweep uses the folder, and what cells_of() and require_effects()
-/// throw.
+/// to `progress`. Before, prints the workloads and moves unfinished runs to unfinished/. In the end
+/// prints a line per cell, as `run` does. Returns 3 if a signal stopped the sweep, 1 if a run
+/// failed (the others still run), otherwise 0. The processes end with the sweep, even if it is
+/// killed. Throws UsageError while another sweep uses the folder, and what cells_of() and
+/// require_effects() throw.
 int run_sweep(const SweepOptions& options, const std::vector<NamedWorkload>& own,
               std::ostream& progress);
 

@@ -16,15 +16,14 @@
 
 namespace halftone::lab {
 
-/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory. The
-/// limits are on bytes of a document, of all lines of a file, and of one line; on levels of braces
-/// and brackets; and on values in a document or a line.
+/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory: on
+/// the bytes of a document, of all lines of a file, and of one line; on levels of braces and
+/// brackets; and on values in a document or a line.
 inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
                              most_lines_bytes = std::size_t(1) << 28,
                              most_line_bytes = std::size_t(1) << 20, most_json_levels = 64,
                              most_json_values = std::size_t(1) << 20;
-/// Returns whether a text, JSON or not, is within the limits on levels and values. Reads each byte
-/// once.
+/// Returns whether a text, JSON or not, is within the limits on levels and values.
 bool is_within_limits(std::string_view text);
 
 /// Reads a whole document, which must be a JSON object. Throws FormatError "[op] PATH: ..." for
@@ -37,8 +36,8 @@ nlohmann::json read_json_document(std::string_view op, const std::filesystem::pa
 bool is_json_object(std::string_view text);
 
 /// Calls `use` with each line that is an object within the limits. Returns how many lines were not
-/// used: other lines, and those for which `use` returned false. Throws FormatError if the file
-/// cannot be read.
+/// used: other lines that are not blank, and those for which `use` returned false. Throws
+/// FormatError if the file cannot be read.
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
                        const std::function<bool(const nlohmann::json&)>& use);
 
@@ -48,7 +47,7 @@ std::optional<double> number_in(const nlohmann::json& object, const char* key);
 std::optional<int64_t> count_in(const nlohmann::json& object, const char* key);
 /// Returns the text of `key`; "" if there is none.
 std::string text_in(const nlohmann::json& object, const char* key);
-/// Returns the member if it is an array or an object, otherwise an empty one.
+/// Returns the member `key` if it is an array (object_in(): an object), otherwise an empty one.
 const nlohmann::json& array_in(const nlohmann::json& object, const char* key);
 const nlohmann::json& object_in(const nlohmann::json& object, const char* key);
 
@@ -63,8 +62,8 @@ std::string fixed(double value, int digits);
 std::string exact(double value);
 /// Returns a share such as 0.123 as "12.3 %".
 std::string percent(double share);
-/// Returns "+1.2 ± 0.3": the half width with two digits, and the middle with as many places; if the
-/// half width is not finite, the middle with three digits.
+/// Returns a text such as "+1.2 ± 0.3": the half width has two digits, and the middle as many
+/// places. If the half width is not finite, returns the middle alone, with three digits.
 std::string interval_text(double middle, double half, bool signed_middle = true);
 /// Returns the text as a CSV cell (RFC 4180): in quotes if it has commas, quotes or line ends.
 std::string csv_cell(std::string_view text);
@@ -81,7 +80,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Runs write_table() and returns the exit code. Reports unreadable paths on standard error.
+/// Runs write_table() for options.output and returns the exit code. Throws what it throws.
 int run_table(const TableOptions& options);
 
 }  // namespace halftone::lab

@@ -38,9 +38,9 @@ struct Measurement {
   /// ||g - g_base|| / ||g_reference||: the error that the policy adds to that of the base, the
   /// policy given to set_base().
   double added = 0;
-  double loss_error = 0;    // mean of |loss - reference's| / mean of the reference's
-  double loss_change = 0;   // mean of (loss - base's) / mean of the base's
-  double loss_moved = 0;    // root mean square of (loss - base's) / mean of the base's
+  double loss_error = 0;    // mean of |loss - reference's| / mean of |reference's|
+  double loss_change = 0;   // mean of (loss - base's) / mean of |base's|
+  double loss_moved = 0;    // root mean square of (loss - base's) / mean of |base's|
   double milliseconds = 0;  // of forward and backward, the fastest pass
   /// Bytes kept from forward to backward: activations, casts, and quantized tensors as if their
   /// formats were native (elements at their bits, plus the scales of blocks).
@@ -52,7 +52,7 @@ struct Measurement {
 struct TrialOptions {
   int batches = 4;
   int64_t warm_up = 20;  // steps of training under the reference before the measurement
-  int rounds = 1;        // times that each batch runs, for `milliseconds`
+  int rounds = 1;        // how often each batch runs; `milliseconds` is of the fastest pass
   uint64_t seed = 0;
 };
 
@@ -73,8 +73,8 @@ struct ParameterUse {
 class Trial {
  public:
   /// Trains a model of `make` for options.warm_up steps under `reference`. Keeps its weights, the
-  /// batches that follow, and the reference's gradients of these batches. Throws UsageError for a
-  /// workload without batches, or if the reference's gradients are 0 or not finite.
+  /// batches that follow, and the reference's gradients of these batches. Throws UsageError for
+  /// options out of range, a workload without batches, and gradients that are 0 or not finite.
   Trial(std::function<Workload()> make, const amp::Policy& reference, TrialOptions options = {});
 
   /// Measures a policy, and makes it the base of later measurements (Measurement::added).
@@ -82,15 +82,15 @@ class Trial {
   /// Measures a policy. Throws what the policy and its passes throw, for example if an operation
   /// does not run in a dtype.
   Measurement measure(const amp::Policy& policy) const;
-  /// Runs forward and backward of each batch once under a policy, watched by `observer`, and calls
-  /// after_batch(loss, loss scale).
+  /// Runs forward and backward of each batch once under a policy, watched by `observer`. Calls
+  /// after_batch(loss, loss scale) after each batch.
   void watch(const amp::Policy& policy, const std::shared_ptr<policy::Observer>& observer,
              const std::function<void(double loss, double scale)>& after_batch) const;
-  /// Returns for each parameter, in the model's order, an estimate of the trace of the Hessian of
-  /// the batches' mean loss, under the reference. Uses `probes` random vectors per batch. The
-  /// intervals are those of the trace for just these batches. Throws as hutchinson_trace().
+  /// Returns for each parameter that requires a gradient, in the model's order, an estimate of the
+  /// trace of the Hessian of the batches' mean loss, under the reference: from `probes` random
+  /// vectors per batch, with intervals for these batches alone. Throws as hutchinson_trace().
   std::vector<ParameterTrace> traces(int64_t probes) const;
-  /// Returns what each operation of a pass under `policy` computes with instead of its parameters.
+  /// Returns each use of a parameter in a pass under `policy`, with the tensor that it uses.
   std::vector<ParameterUse> uses_of_parameters(const amp::Policy& policy) const;
   /// Returns the norm of the reference's gradients over all batches.
   double size() const { return size_; }
@@ -144,7 +144,7 @@ double signal_to_noise(const Tensor& x, const Tensor& y);
 // A hash of every tensor of sampled steps, so that two runs can be compared by place: which
 // operation's result differs first?
 
-/// A tensor in a sampled step: an operation's input, or its result as the next one receives it.
+/// A tensor in a sampled step: an operation's input, or its result as the next operation gets it.
 struct TraceRow {
   int64_t step = 0;
   std::string site;

@@ -25,7 +25,7 @@ struct Workload {
   std::unique_ptr<nn::Module> model;  // f32
   std::function<data::DataLoader()> train{};
   std::function<data::DataLoader()> validation{};  // may be empty
-  /// One batch of the right shapes, for commands that do not train; empty: the first of `train`.
+  /// A batch of the right shapes, for commands that do not train; empty: the first of `train`.
   std::optional<data::Batch> example{};
   double lr = 1e-3;
   /// Makes the optimizer; empty: AdamW.
@@ -61,11 +61,11 @@ std::optional<NamedWorkload> workload_named(const std::string& name,
 std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own = {});
 /// Returns whether the workload trains on noise; false for an unknown name.
 bool trains_on_noise(const std::string& workload, const std::vector<NamedWorkload>& own = {});
+/// Returns workload.example, or the first batch of workload.train.
 data::Batch example_of(const Workload& workload);
 std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
 /// Calls amp::apply(), for loops without a Trainer. If the strategy's gradients have a wire format,
-/// this process rounds as several processes would. Throws UsageError if there are several
-/// processes.
+/// this process rounds as several processes would; if there are several, throws UsageError.
 amp::Training training_of(const amp::Policy& strategy, const Workload& workload,
                           optim::Optimizer& optimizer);
 /// Call it before each forward pass of a loop that uses training_of(): a wire format's random
@@ -94,13 +94,13 @@ struct Choices {
 std::span<const std::string_view> optimizer_names();
 /// Returns the names constant, linear, cosine, warm_up_cosine, one_cycle.
 std::span<const std::string_view> schedule_names();
-/// Applies the choices to a workload. Throws UsageError for unknown names, and suggests the
-/// nearest, and for rates that are not positive numbers.
+/// Applies the choices to a workload. Throws UsageError for a rate that is not a positive number,
+/// and for an unknown name; suggests the nearest.
 void choose(Workload& workload, const Choices& choices);
 
 /// Returns the tensors of a trained state: from a run folder (its latest checkpoint), a checkpoint,
-/// or a file of Training::save(). Throws UsageError if the path does not exist and suggests a
-/// similar name in the same folder. Throws FormatError for a damaged state.
+/// or a file of Training::save(). Throws UsageError for a folder without a valid checkpoint, and
+/// for a path that does not exist; suggests a similar name. Throws FormatError for a damaged state.
 optim::NamedTensors trained_state(const std::filesystem::path& from);
 /// Loads the state into the training. Rounds numbers that its strategy cannot represent. Learning
 /// rates and the default generator stay as they are.

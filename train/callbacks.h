@@ -40,22 +40,22 @@ class Callback {
     return true;
   }
   /// Returns whether on_loss() may return false or throw. If true, the Trainer copies the buffers
-  /// in every step.
+  /// in every step. If false, fit() throws UsageError when on_loss() returns false.
   virtual bool drops_steps() const { return false; }
-  /// Called every log_every_steps steps: after the Trainer has logged its own numbers, before
-  /// validation and the end of an epoch. Trainer::log() adds to the step's record.
+  /// Called every log_every_steps steps, after the Trainer has logged its own numbers. Validation
+  /// and the end of an epoch come later. Trainer::log() adds to the step's record.
   virtual void on_log(Trainer&) {}
   virtual void on_validation_end(Trainer&) {}
-  /// Called after each step, and after its validation if there is one. At the last step of an epoch
-  /// the Trainer's position is already at the start of the next epoch.
+  /// Called after each step that was not dropped, and after its validation if there is one. At the
+  /// last step of an epoch the Trainer's position is already at the start of the next epoch.
   virtual void on_step_end(Trainer&) {}
   /// Called after the on_step_end() of an epoch's last step.
   virtual void on_epoch_end(Trainer&) {}
   /// Called when the training ends for any reason except an exception.
   virtual void on_fit_end(Trainer&) {}
 
-  /// Changes the state that validations measure, and returns an object whose destructor restores it
-  /// after the validation. Null: changes nothing.
+  /// Called before a validation. May change the model for it; then returns an object whose
+  /// destructor, after the validation, restores the model. Returns null if nothing is changed.
   virtual std::shared_ptr<void> during_validation(Trainer&) { return nullptr; }
 
   /// Returns tensors to save in a checkpoint, by name. A resumed training passes them to
@@ -82,18 +82,18 @@ struct EarlyStoppingOptions {
 
 class EarlyStopping final : public Callback {
  public:
-  /// Throws UsageError for a patience below 1 and a min_delta that is negative or not finite.
+  /// Throws UsageError for a patience below 1, or a min_delta that is negative or not finite.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
-  /// Throws UsageError if the Trainer has no validation. If this callback had stopped the training
-  /// before it was resumed, stops it again.
+  /// Throws UsageError if the Trainer has no validation. Stops a resumed training again if its
+  /// checkpoint already had `patience` validations without an improvement.
   void on_fit_start(Trainer& trainer) override;
-  /// Throws UsageError for an unknown metric. Without check_finite, NaN does not count as
-  /// improvement.
+  /// Stops the training if the metric has not improved for `patience` validations or, with
+  /// check_finite, if it is not finite. Throws UsageError for an unknown metric.
   void on_validation_end(Trainer& trainer) override;
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override;
 
-  /// Returns the best value of the metric so far; an infinity before the first validation.
+  /// Returns the best value of the metric so far; before the first validation the worst infinity.
   double best() const { return best_; }
 
  private:
@@ -122,7 +122,7 @@ class LrOnPlateau final : public Callback {
   std::string metric_;
   optim::PlateauOptions options_;
   std::optional<optim::ReduceOnPlateau> plateau_{};
-  std::map<std::string, double> loaded_{};  // until on_fit_start() gives the optimizer
+  std::map<std::string, double> loaded_{};  // state for plateau_, which on_fit_start() makes
 };
 
 // Mixup (Zhang et al. 2018) as a callback, like timm's Mixup: blends each training batch with a
@@ -137,7 +137,7 @@ struct MixupOptions {
 /// on the seed, the epoch and the batch's place in it, so a resumed training sees the same batches.
 class Mixup final : public Callback {
  public:
-  /// `classes`: the number of classes. Throws UsageError for fewer than 2, and for an alpha that is
+  /// `classes`: the number of classes. Throws UsageError for fewer than 2, or an alpha that is
   /// negative or not finite.
   explicit Mixup(int64_t classes, MixupOptions options = {});
   /// Blends inputs [n, ...] f32, and turns class numbers [n] into blended probabilities f32 [n,
@@ -154,8 +154,8 @@ class Mixup final : public Callback {
 
 // Callbacks that only add numbers to the log.
 
-/// Logs "lr", or "lr/0", "lr/1", ... if there are several parameter groups: the rates of the logged
-/// step. Like Lightning's LearningRateMonitor.
+/// Logs the learning rates of the logged step, like Lightning's LearningRateMonitor: as "lr", or as
+/// "lr/0", "lr/1", ... if there are several parameter groups.
 class LearningRateMonitor final : public Callback {
  public:
   void on_batch_start(Trainer& trainer, data::Batch& batch) override;
@@ -165,7 +165,7 @@ class LearningRateMonitor final : public Callback {
   std::vector<double> rates_{};
 };
 
-/// Logs "samples_per_second" and "steps_per_second" since the last record, without validations.
+/// Logs "samples_per_second" and "steps_per_second" since the last record or, if later, validation.
 class ThroughputMonitor final : public Callback {
  public:
   void on_fit_start(Trainer& trainer) override { begin(trainer); }
@@ -194,7 +194,7 @@ enum class OnNan {
 struct NanPolicyOptions {
   OnNan action = OnNan::stop;
   int64_t patience = 10;  // drop_step ends the training after this many drops in a row
-  /// Checks only every n-th batch: on a GPU a check waits, on the CPU it is free.
+  /// Checks only every n-th batch. On a GPU, a check waits for the loss; on the CPU it is free.
   int64_t every_batches = 1;
 };
 
@@ -217,11 +217,11 @@ class NanPolicy final : public Callback {
 
 // A probe (amp/probe.h) as a callback: telemetry of a Trainer's training.
 
-/// Writes probe.jsonl into the training's directory, if it has one. Logs numbers of the last
+/// Writes probe.jsonl into the training's directory, if it has one. Logs three numbers of the last
 /// sampled step: "precision/worst_underflow" (the largest share of a tensor that became 0),
-/// "precision/least_sqnr" (dB) and "precision/lost_updates". A note says which site (an operation
-/// of the model) has the worst underflow. A resumed training appends to the file: rows of steps
-/// that it repeats occur twice, with the same numbers.
+/// "precision/least_sqnr" (of a tensor, in dB) and "precision/lost_updates" (the share that changed
+/// no weight). A note says which site (an operation of the model) has the worst underflow. A
+/// resumed training appends to the file; rows of steps that it repeats occur twice.
 class PrecisionMonitor final : public Callback {
  public:
   explicit PrecisionMonitor(policy::ProbeOptions options = {}) : options_(std::move(options)) {}
@@ -244,7 +244,7 @@ class PrecisionMonitor final : public Callback {
     std::string site{};
   };
   std::optional<Worst> worst_{};
-  std::map<std::string, Tensor> history_{};  // of the probe, while there is none
+  std::map<std::string, Tensor> history_{};  // the probe's, before there is a probe
 };
 
 // Averages weights over the steps of a training; averages often generalize better than the last
@@ -268,14 +268,14 @@ struct WeightAverageOptions {
 /// averages with batch norm, call nn::update_batch_norm() while an object of in_place() exists.
 class WeightAverage final : public Callback {
  public:
-  /// Throws UsageError for a decay outside [0, 1), or every_steps below 1.
+  /// Throws UsageError for a decay outside [0, 1), or if every_steps is below 1.
   explicit WeightAverage(WeightAverageOptions options = {});
 
   void on_fit_start(Trainer& trainer) override;
   void on_step_end(Trainer& trainer) override;
   std::shared_ptr<void> during_validation(Trainer& trainer) override;
   std::map<std::string, Tensor> tensors() const override;
-  /// Takes saved averages. If they belong to other weights, fit() throws UsageError at its start.
+  /// Loads saved averages. If they are of other weights, fit() throws UsageError at its start.
   void load_tensors(const std::map<std::string, Tensor>& tensors) override;
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override;

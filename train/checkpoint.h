@@ -30,15 +30,16 @@ void write_durably(const std::filesystem::path& path, std::string_view bytes);
 void sync_directory(const std::filesystem::path& path);
 /// Renames a directory. Returns false, and changes nothing, if the name `to` exists.
 bool rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
-/// A new directory next to `path`, `.tmp-<word><name>-<pid>-<n>` (a long name is cut). This process
-/// holds a lock on it while the descriptor is open, so that no other process removes it as
-/// abandoned.
+/// A new temporary directory. While `lock` is open, this process holds a lock on the directory, so
+/// that no other process removes it as abandoned.
 struct TemporaryName {
   std::filesystem::path path;
   Descriptor lock;
 };
+/// Makes the directory temporary_name(path, "").
 TemporaryName make_temporary(const std::filesystem::path& path);
-/// Returns a name for a temporary directory, with `word` in it (see TemporaryName). Makes none.
+/// Returns a new path for a temporary directory next to `path`: `.tmp-<word><name>-<pid>-<n>` with
+/// the name of `path`, cut if it is long. Does not make the directory.
 std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view word);
 bool is_temporary(const std::filesystem::path& path);
 /// Opens and locks the directory. Returns no descriptor if another process has locked it, if it is
@@ -47,7 +48,7 @@ Descriptor try_lock(const std::filesystem::path& directory);
 
 /// Reads a whole regular file (not a link, pipe or device) of at most `limit` bytes.
 std::string read_text(const std::filesystem::path& path, uint64_t limit);
-/// The size of a regular file, and the CRC-32 (that of zip and PNG) of its bytes.
+/// The size of a regular file, and the CRC-32 of its bytes (the CRC that zip and PNG use).
 struct FileSum {
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
@@ -64,13 +65,13 @@ uint64_t size_of(const std::filesystem::path& path);
 class DirectoryLock {
  public:
   /// Takes the lock until this object is destroyed. Throws UsageError if another process, or
-  /// another object of this one, holds it. Throws FormatError if the file cannot be made or has
-  /// another name (a hard link). `op` begins the messages. `system_lock`: flock(2), or a substitute
-  /// in tests.
+  /// another object of this process, holds it. Throws FormatError if the file cannot be made, is
+  /// not a regular file, or has a second name (a hard link). `op` begins the messages.
+  /// `system_lock`: a substitute for flock(2) in tests; null: flock(2).
   explicit DirectoryLock(const std::filesystem::path& directory, std::string_view op = "Trainer",
                          int (*system_lock)(int file, int operation) = nullptr);
 
-  /// Returns false if the file system has no locks: another training is then not kept out.
+  /// Returns false if the file system has no locks. Then nothing keeps another training out.
   bool holds() const { return holds_; }
 
  private:
@@ -90,24 +91,25 @@ struct CheckpointState {
   int64_t step = 0;     // steps taken
   int64_t epoch = 0;    // the current epoch, from 0
   int64_t batches = 0;  // finished batches of this epoch
-  /// Numbers that the caller stores, such as metrics. They are restored to the bit (a NaN stays a
-  /// NaN).
+  /// Numbers that the caller stores, such as metrics. Loading restores their exact bits; of a NaN,
+  /// only that it is a NaN.
   std::map<std::string, double> numbers{};
   std::map<std::string, std::string> texts{};  // UTF-8
 };
 
 struct Checkpoint {
   CheckpointState state;
-  /// "model.*" go into model.safetensors without that prefix, all others into the other file.
+  /// "model.*" go into model.safetensors without that prefix, others into optimizer.safetensors.
   optim::NamedTensors tensors;
 };
 
 /// Writes a checkpoint to a path that does not exist yet, in a directory that exists. On return it
-/// is on the disk. Throws UsageError for a path that exists, starts with a dot or has no name, and
-/// for negative positions. Throws FormatError if the system refuses (space, permission). After an
-/// error, nothing of the checkpoint is left and nothing else has changed.
+/// is on the disk. Throws UsageError if the path exists, if its name is empty or starts with a dot,
+/// if the position is negative, or if numbers and texts are not UTF-8 or exceed state_limit. Throws
+/// FormatError if the system refuses (space, permission). After an error, nothing of the checkpoint
+/// is left and nothing else has changed.
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
-/// Saves in the same way, but gets the tensors from `tensors` one after the other, to save memory.
+/// The same, but gets the tensors from `tensors` one after the other, which takes less memory.
 void save_checkpoint(const std::filesystem::path& path, const CheckpointState& state,
                      const TensorSource& tensors);
 /// Reads a checkpoint after verifying its manifest, sizes and checksums. Throws FormatError
@@ -115,7 +117,7 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointState& s
 Checkpoint load_checkpoint(const std::filesystem::path& path);
 /// Makes the checks of load_checkpoint() and returns the state. Reads every byte, keeps no tensors.
 CheckpointState verify_checkpoint(const std::filesystem::path& path);
-/// Returns the state after checks of manifest.json, state.json and the sizes of files only.
+/// Returns the state, but checks only manifest.json, state.json and the sizes of the files.
 CheckpointState read_checkpoint_state(const std::filesystem::path& path);
 
 /// Returns a name such as "step-000001234", which sorts by step in a listing.
@@ -138,7 +140,7 @@ struct Manifest {
 
 std::string manifest_text(const Manifest& manifest);
 std::string state_text(const CheckpointState& state);
-/// Parses the text of manifest.json. Throws FormatError, which names `path`.
+/// Parse the texts of manifest.json and state.json. Throw a FormatError that names `path`.
 Manifest parse_manifest(const std::string& text, const std::string& path);
 CheckpointState parse_state(const std::string& text, const std::string& path);
 
@@ -159,38 +161,39 @@ void save_training(const std::filesystem::path& path, const amp::Training& train
                    const CheckpointState& state, const optim::LrScheduler* scheduler = nullptr,
                    const optim::NamedTensors& others = {});
 /// Loads a checkpoint into a training. Throws what load_checkpoint() throws. Throws UsageError or
-/// ShapeError, and changes nothing, if the model, strategy or schedule differs (also if only one
-/// side has a scheduler). `convert`: see Training::load_state_dict(). `others` receives the
-/// caller's tensors that were saved; null: they are ignored.
+/// ShapeError, and changes nothing, if the model, strategy or schedule differs, or if only one side
+/// has a schedule. `convert`: see Training::load_state_dict(). `others` receives the tensors that
+/// save_training() got as `others`; null: they are ignored.
 CheckpointState load_training(const std::filesystem::path& path, amp::Training& training,
                               optim::LrScheduler* scheduler = nullptr,
                               amp::Convert convert = amp::Convert::refuse,
                               optim::NamedTensors* others = nullptr);
-/// Loads a checkpoint that has been read: all processes have its state, only the first has the
-/// tensors. `from` names the checkpoint in messages.
+/// The same for a checkpoint that has been read. If several processes train, each passes the state,
+/// but only the first passes the tensors. `from` names the checkpoint in messages.
 CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp::Training& training,
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others);
 
 // --- other conditions of an exact resume
 
-/// Returns the numbers that determine the batches of an epoch, for CheckpointState::numbers.
+/// Returns the loader's numbers that determine an epoch's batches, for CheckpointState::numbers.
 std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
-/// Returns `now`, with the seed saved in `before` if `now` was given no seed but drew one.
+/// Returns `now`. If its seed was drawn and not given, the result has the seed saved in `before`.
 data::DataLoader with_seed_of(const std::map<std::string, double>& before,
                               const data::DataLoader& now);
-/// Throws UsageError if loader_numbers(now) differ from those in `before`: a place in an epoch has
+/// Throws UsageError if loader_numbers(now) differ from those in `before`. A place in an epoch has
 /// a meaning only if the batches are the same.
 void require_same_loader(const std::map<std::string, double>& before, const data::DataLoader& now);
-/// Throws UsageError if bits may differ from those of the environment in texts["environment"].
+/// Throws UsageError unless environment_of(device) is state.texts["environment"].
 void require_same_environment(const CheckpointState& state, Device device);
 
-/// An optimizer's options: "lr", "betas", ...; of several groups "lr of group 0". With a scheduler
-/// "lr" is what it multiplies.
+/// An optimizer's options by name: "lr", "betas", ..., or "lr of group 0", ... if there are several
+/// parameter groups. With a scheduler, "lr" is the base rate that the scheduler multiplies.
 using OptionValues = std::map<std::string, std::vector<double>>;
 OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
-/// Returns a line for each difference of the program from the checkpoint `at`. For the optimizer's
-/// options the checkpoint's values apply; for the loader, between two epochs, the program's apply.
+/// Returns a line for each difference between a program and the checkpoint that it resumes, whose
+/// option_values() apply. `at` is the checkpoint's state: between two epochs its loader_numbers()
+/// are compared with those of `loader`, which apply.
 std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
                                  const CheckpointState& at, const data::DataLoader& loader);
 

@@ -24,30 +24,31 @@ struct FoundCheckpoint {
   CheckpointState state;
 };
 
-/// Returns every checkpoint under a root that verify_checkpoint() accepts: by step, an unfinished
-/// one first, then by name. Reads all their bytes. Returns none if the root does not exist. Throws
-/// FormatError if the root cannot be listed.
+/// Returns every checkpoint under a root that verify_checkpoint() accepts, sorted by step, then
+/// unfinished (unfinished_step) before finished, then by name. Reads all their bytes. Returns none
+/// if the root does not exist. Throws FormatError if the root cannot be listed.
 std::vector<FoundCheckpoint> valid_checkpoints(const std::filesystem::path& root);
 /// Returns the last of valid_checkpoints(). Verifies the newest first, and stops at a valid one.
 std::optional<FoundCheckpoint> latest_checkpoint(const std::filesystem::path& root);
 
-/// A directory that looks like a checkpoint (it has files of one, or is empty with a checkpoint's
-/// name) but that verify_checkpoint() refuses, with the reason. The newest name comes first.
+/// A directory that verify_checkpoint() refuses, and the reason. It has files of a checkpoint, or
+/// is empty with a checkpoint's name.
 struct DamagedCheckpoint {
   std::filesystem::path path;
   std::string reason;  // "the checksum of /a/model.safetensors is not that of its manifest"
 };
+/// Returns all under a root, sorted by name, the last name first.
 std::vector<DamagedCheckpoint> damaged_checkpoints(const std::filesystem::path& root);
 
 /// Returns the step in a name of this library: "step-000000120", or "step-000000120-2" if the first
 /// name was taken. Returns nullopt for any other name.
 std::optional<int64_t> step_of_name(std::string_view name);
-/// Returns the first such name for `step` ("step-000000120", ...) that is free under the root.
+/// Returns the path under the root with the first such name for `step` that is free.
 std::filesystem::path free_name(const std::filesystem::path& root, int64_t step);
 
 /// Removes a checkpoint, also a damaged or incomplete one. Renames it first, so that a half removed
-/// checkpoint is never visible. Throws UsageError, and changes nothing, for a name that begins with
-/// a dot, and for a directory that is empty or has other files than a checkpoint's.
+/// checkpoint is never visible. Throws UsageError, and changes nothing, if the path is not a
+/// directory, has a name that begins with a dot, is empty, or has other files than a checkpoint's.
 void remove_checkpoint(const std::filesystem::path& path);
 
 /// Names of numbers in a state that mark a checkpoint. unfinished_step: a signal came before the
@@ -59,9 +60,9 @@ inline constexpr const char *unfinished_step = "state.unfinished_step",
 
 struct Retention {
   /// How many of the newest checkpoints to keep, by the step in their state; at least 1. Unplanned
-  /// ones count neither here nor among the best. They are removed when there is a newer one.
+  /// checkpoints count neither here nor among the best. They are removed when there is a newer one.
   int64_t last = 1;
-  int64_t best = 0;  // number of best to keep in addition, by `metric`, a name in
+  int64_t best = 0;  // how many of the best to keep in addition, ranked by `metric`, a name in
                      // CheckpointState::numbers
   std::string metric{};
   bool larger_is_better = false;
@@ -77,11 +78,11 @@ class Keeper {
   /// only names that step_of_name() accepts. First verifies all bytes of the checkpoints that it
   /// keeps: a damaged one does not count, so it never displaces a good one. A checkpoint without
   /// the metric, or with NaN, is never among the best. A checkpoint with other files in it stays.
-  /// Throws UsageError for numbers out of range.
+  /// Throws UsageError for numbers out of range, and if `best` is above 0 without a metric.
   std::vector<std::filesystem::path> keep(const Retention& retention);
-  /// Returns the best checkpoint by the retention's metric, of equal ones the newer; all its bytes
-  /// are verified. Considers the same names as keep(). Returns nullopt if there is none, or if
-  /// retention.best is 0.
+  /// Returns the best checkpoint by the retention's metric, after verifying all its bytes. If two
+  /// are equal, returns the newer. Considers the same names as keep(). Returns nullopt if there is
+  /// none, or if retention.best is 0.
   std::optional<std::filesystem::path> best(const Retention& retention);
 
  private:
@@ -105,16 +106,16 @@ class Keeper {
   std::map<Name, Known> known_{};
 };
 
-/// Removes checkpoints as Keeper::keep(), once.
+/// Removes checkpoints as Keeper::keep() does, once.
 std::vector<std::filesystem::path> keep(const std::filesystem::path& root,
                                         const Retention& retention);
 inline std::vector<std::filesystem::path> keep_last(const std::filesystem::path& root, int64_t n) {
   return keep(root, {.last = n});
 }
 
-/// Removes the temporary directories of killed processes, and returns their paths. Keeps those that
-/// a living process is writing (on any machine whose file locks reach here). On a file system
-/// without locks it cannot tell which these are, and removes nothing.
+/// Removes the temporary directories of killed processes, and returns their paths. Keeps the
+/// directories that a living process is writing, on this machine or on another whose file locks
+/// reach here. On a file system without locks it cannot tell them apart, and removes nothing.
 std::vector<std::filesystem::path> remove_abandoned(const std::filesystem::path& root);
 
 // The directory of one training: its checkpoints and its log files. Only one training at a time
@@ -127,13 +128,13 @@ struct DirectoryOptions {
   bool csv = false, json_lines = false, tensorboard = false;
 };
 
-/// Returns the names of what a training has left in a directory: "checkpoints" if that folder holds
-/// any, then the logs that are not empty.
+/// Returns the names of what a training has left in a directory: "checkpoints" if that folder is
+/// not empty, then the logs that are not empty.
 std::vector<std::string> left_by_training(const std::filesystem::path& directory);
 
 class TrainingDirectory {
  public:
-  /// Changes nothing on the disk. `tell` receives messages for people.
+  /// Changes nothing on the disk. The other functions call `tell` with messages for people.
   TrainingDirectory(
       std::filesystem::path path, DirectoryOptions options,
       std::function<void(const std::string&)> tell = [](const std::string&) {});
@@ -141,25 +142,26 @@ class TrainingDirectory {
   /// Makes the directory and locks it. Calls `tell` if the file system has no locks. Throws what
   /// DirectoryLock throws.
   [[nodiscard]] DirectoryLock lock() const;
-  /// Returns the checkpoint to resume from, if there is one. If there is none, refuses or sets
-  /// aside what an earlier training left, and removes incomplete files of killed processes. Throws
-  /// UsageError for checkpoints and logs that may be neither resumed nor set aside. Throws
-  /// FormatError if all checkpoints are damaged, or if the system refuses.
+  /// Returns the checkpoint to resume from; nullopt if there is none, or if `resume` is false. If
+  /// `resume` is false but an earlier training has left checkpoints or logs, or if `resume` is true
+  /// but all checkpoints are damaged, sets aside what is there. Without `set_aside`, throws
+  /// UsageError in the first case, FormatError in the second. Removes incomplete files of killed
+  /// processes. Throws FormatError if the system refuses.
   std::optional<FoundCheckpoint> open();
   /// Opens metrics.csv, metrics.jsonl and tensorboard/, each if the options ask for it.
   std::vector<std::shared_ptr<Logger>> loggers() const;
 
-  /// Calls `write` with the next free name, and then removes checkpoints that need not be kept.
+  /// Calls `write` with a free path for a checkpoint of at.step, and then remove_old().
   void save(const CheckpointState& at,
             const std::function<void(const std::filesystem::path&)>& write);
-  /// Makes the link checkpoints/best point to the best checkpoint, or removes the link if there is
-  /// none. Then removes the checkpoints that the retention does not keep. File systems without
-  /// links get none.
+  /// Makes the link checkpoints/best point to the best checkpoint, or removes the link if none
+  /// is the best. A file system without links gets no link. Then removes the checkpoints that the
+  /// retention does not keep.
   void remove_old();
   /// Returns the path of Keeper::best(); empty if there is none.
   std::filesystem::path best() { return keeper_.best(options_.retention).value_or(""); }
-  /// Returns whether the last checkpoint, saved or found by open(), has the position `at`, and is
-  /// not marked as unfinished or unplanned unless `at` is.
+  /// Returns whether the last checkpoint that was saved, or that open() found, has the position
+  /// `at`. One that is marked as unfinished or unplanned counts only if `at` has that mark.
   bool holds(const CheckpointState& at) const;
   const std::filesystem::path& last_saved() const { return saved_.value().path; }
 

@@ -26,7 +26,7 @@ namespace halftone::train {
 // Text for people: progress, notes, tables. A full, closed or vanished display must not stop a
 // training, so these functions never fail and never cause a SIGPIPE.
 
-/// Writes a text and flushes. Drops bytes that the system does not accept.
+/// Writes a text and flushes `to`. Drops bytes that the system does not accept.
 void print_for_people(std::FILE* to, std::string_view text);
 
 // The outputs of a training's numbers. One call writes one record of named numbers; a caller may
@@ -48,8 +48,8 @@ struct LogRecord {
 /// every record has), a name with control characters, or one that is not UTF-8.
 void check_log_name(std::string_view name);
 
-/// An output of records, such as a file. Use it from one thread. Only flush() guarantees that
-/// records are in the file. Calls of log() also write about once a second.
+/// An output of records, such as a file. Use it from one thread. Calls of log() write to the file
+/// only about once a second; after flush(), all records are in the file.
 class Logger {
  public:
   Logger() = default;
@@ -64,7 +64,7 @@ class Logger {
   void log(int64_t step, std::initializer_list<NamedNumber> numbers) {
     log(step, std::span(numbers.begin(), numbers.size()));
   }
-  /// Logs a record with the time in it, for example one record in several loggers.
+  /// Logs a record that has its time, so that several loggers can get the same record.
   void log(const LogRecord& record);
   /// Logs text, such as hyperparameters: any UTF-8. Throws UsageError for a bad name or text.
   void log_text(int64_t step, std::string_view name, std::string_view text);
@@ -83,12 +83,12 @@ class Logger {
 
 class Records {
  public:
-  /// Adds a number to the present row. The last of equal names counts. Throws for bad names.
+  /// Adds a number to the present row. The last of equal names counts. See check_log_name().
   void log(std::string_view name, double value, int64_t step);
   /// Returns the last logged number of a name; nullopt if there is none.
   std::optional<double> last(std::string_view name) const;
   std::map<std::string, double> last() const;  // of every name
-  /// Returns *last(name). Throws UsageError, with the nearest name, if there is none.
+  /// Returns *last(name). If there is none, throws a UsageError that suggests the nearest name.
   double metric(std::string_view name) const;
 
   std::vector<std::shared_ptr<Logger>> loggers{};  // outputs of the rows
@@ -103,7 +103,7 @@ class Records {
   /// Writes a note that must also be visible without a progress bar.
   void tell(const std::string& text);
 
-  /// Writes the last numbers into a checkpoint's state. `with_row`: the present row as well.
+  /// Writes the last numbers into a checkpoint's state and, if `with_row`, the present row.
   void save(CheckpointState& state, bool with_row = false) const;
   void restore(const CheckpointState& state);
 
@@ -146,7 +146,7 @@ class LogFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  bool write_waiting();  // false if the system refuses, with errno
+  bool write_waiting();  // returns false, and sets errno, if the system refuses
   void cut_broken_line();
 
   std::string op_;
@@ -190,7 +190,7 @@ constexpr uint32_t crc32c(std::string_view bytes) {
     crc = crc >> 8 ^ detail::crc_table[(crc ^ static_cast<unsigned char>(c)) & 0xff];
   return ~crc;
 }
-/// Returns the CRC-32C as TFRecords store it: rotated, plus a constant.
+/// Returns the CRC-32C of the bytes as TFRecords store it: rotated, plus a constant.
 constexpr uint32_t masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   return (crc >> 15 | crc << 17) + 0xa282ead8u;

@@ -19,8 +19,8 @@ namespace halftone::train {
 /// Returns the number of that name, or 0 if there is none.
 double number_in(const std::map<std::string, double>& numbers, const std::string& name);
 
-/// Returns a count that is stored as a double, cut to the range from 0 to 2^53, where doubles hold
-/// every integer; 0 for NaN and if there is none.
+/// Returns the number of that name as an integer, clamped to the range from 0 to 2^53, where
+/// doubles hold every integer. Returns 0 for NaN, and if there is none.
 int64_t count_in(const std::map<std::string, double>& numbers, const std::string& name);
 
 // Read and set the learning rates of all parameter groups at once.
@@ -33,9 +33,9 @@ void set_rates(optim::Optimizer& optimizer, const std::vector<double>& rates);
 // however batches are shared among processes.
 
 /// A sum of doubles, kept as a double and its rounding error: about 106 bits together. Sums of the
-/// same terms in two orders round to the same double, unless a bit beyond those 106 decides. The
-/// algorithms are the error-free sum of Knuth (1969) and the error-free product of Dekker (1971).
-/// An infinite or NaN sum stays infinite or NaN.
+/// same terms in two orders round to the same double, unless bits that were lost beyond those 106
+/// decide, as they may after large terms cancel. The algorithms are the error-free sum of Knuth
+/// (1969) and the error-free product of Dekker (1971). A sum that is not finite stays so.
 class ExactSum {
  public:
   constexpr ExactSum() = default;
@@ -80,7 +80,7 @@ struct MetricValues : std::map<std::string, double> {
   MetricValues(std::map<std::string, double> values)
       : std::map<std::string, double>(std::move(values)) {}
 
-  /// Returns the number of a name. Throws a UsageError that lists the known names.
+  /// Returns the number of a name. Throws a UsageError that lists the known names if there is none.
   double at(const std::string& name) const {
     const auto found = find(name);
     if (found != end()) return found->second;
@@ -119,10 +119,10 @@ struct MetricSums {
 /// Rows of numbers, one for each batch, that a GPU may still be computing.
 class DeviceRows {
  public:
-  /// `row`: f64 [k].
+  /// Adds `row`, f64 [k], without waiting for it.
   void add(Tensor row) { rows_.push_back(std::move(row)); }
   bool full() const { return rows_.size() >= 64; }
-  /// Returns all rows, one after another, from any devices, and removes them. Waits for the GPU.
+  /// Returns the numbers of all rows, row after row, and removes the rows. Waits for the GPU.
   std::vector<double> take();
 
  private:
@@ -132,18 +132,18 @@ class DeviceRows {
 /// The weighted mean of numbers, usually of losses with the sizes of their batches.
 class RunningMean {
  public:
-  /// Adds `value`, a floating tensor of one element: the mean over `weight` samples. Throws
-  /// DTypeError, ShapeError, and UsageError for a weight that is negative or not finite.
+  /// Adds `value`, a floating tensor of one element: the mean over `weight` samples. A weight of 0
+  /// adds nothing. Throws DTypeError if the value is not floating, ShapeError if it does not have
+  /// one element, UsageError if the weight is negative or not finite.
   void update(const Tensor& value, double weight = 1);
-  /// Adds a value whose weight is an f64 scalar on the same device. If the weight is 0, the value
-  /// (the mean of no samples) is ignored.
+  /// The same for a weight that is an f64 scalar on the value's device.
   void update(const Tensor& value, const Tensor& weight);
   /// Adds a number that the host knows.
   void update(double value, double weight = 1);
   /// Returns the sum of weight * value over the sum of weights. Waits for a GPU.
   double value() const;
   void reset() { *this = {}; }
-  /// Returns the sum of weights. weight() and sums() wait for a GPU.
+  /// Returns the sum of weights. Both weight() and sums() wait for a GPU.
   double weight() const { return sums().weight; }
   const MetricSums& sums() const;
   void restore(const MetricSums& sums) { *this = {}, sums_ = sums; }
@@ -153,7 +153,7 @@ class RunningMean {
   mutable DeviceRows rows_{};  // value, weight
 };
 
-/// The weighted mean over the last `window` updates only.
+/// The weighted mean over the last `window` updates whose weight is not 0.
 class WindowMean {
  public:
   /// Throws UsageError for a window below 1.
@@ -172,7 +172,7 @@ class WindowMean {
   std::deque<Weighted> last_{};
 };
 
-/// e to the mean loss per token, the usual metric of language models.
+/// The exponential of the mean loss per token, the usual metric of language models.
 class Perplexity {
  public:
   /// `loss`: the mean cross-entropy, in nats, of `tokens` targets. Throws as RunningMean::update().
@@ -190,7 +190,7 @@ class Perplexity {
 /// The mean of |output - target| over all elements.
 class MeanAbsoluteError {
  public:
-  /// Adds floating tensors of one shape on one device. Throws ShapeError, DTypeError.
+  /// Adds floating tensors of one shape on one device. Throws ShapeError or DTypeError for others.
   void update(const Tensor& outputs, const Tensor& targets);
   /// Waits for a GPU.
   double value() const { return mean_.value(); }

@@ -18,12 +18,12 @@ namespace halftone::train {
 // The text of a progress line, cut to a width. Pure functions: ProgressBar handles the terminal.
 
 enum class Shown {
-  number,   // 0.4321, or 4.321e-05 for small values
+  number,   // 0.4321; below 0.001 and from 10,000 as 4.321e-05
   percent,  // for a share: 0.9312 is 93.12 %
-  count,    // without decimals: skipped steps, a loss scale
+  count,    // for skipped steps, a loss scale: without decimals; from 10^9 as 4.29e+09
 };
 
-/// Returns "0.4321", "93.12 %", "65536".
+/// Returns the text of a value, such as "0.4321", "93.12 %" or "65536".
 std::string shown_text(double value, Shown shown);
 
 struct ProgressField {
@@ -43,10 +43,11 @@ struct ProgressState {
 };
 
 /// Returns one line of at most `columns` characters: counts, fields, rate, time left, and a bar if
-/// at least 10 columns are free. Leaves out what does not fit: first the bar, then the rate, the
-/// time left, and fields from the last on. `color` adds escape sequences, which take no columns.
+/// `steps` is known and at least 10 columns are free. If parts do not fit, leaves out the bar
+/// first, then the rate, the time left, and the fields, beginning with the last. `color` adds
+/// escape sequences, which take no columns.
 std::string status_line(const ProgressState& state, int64_t columns, bool color);
-/// Returns the line with all parts but the bar, for files and pipes.
+/// Returns the line with all parts except the bar, for files and pipes.
 std::string status_line(const ProgressState& state);
 
 // Shows the progress of a training. On a terminal it is one line that redraws itself in place, at
@@ -70,17 +71,17 @@ struct ProgressOptions {
 
 class ProgressBar {
  public:
-  /// Checks once whether the output is a terminal (TERM=dumb is not). Throws UsageError for
-  /// negative numbers and an interval below 1.
+  /// Checks whether the output is a terminal; under TERM=dumb none counts as one. Throws UsageError
+  /// if a number is negative, or the interval below 1.
   explicit ProgressBar(const ProgressOptions& options = {});
   /// Ends an unfinished line.
   ~ProgressBar() { finish(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Begins the next epoch; or epoch `epoch` (from 1), after a resume, with `steps_done` of its
-  /// steps done.
+  /// Begins the next epoch.
   void begin_epoch() { begin_epoch(state_.epoch + 1, 0); }
+  /// Begins epoch `epoch`, counted from 1. A resumed training has done `steps_done` of its steps.
   void begin_epoch(int64_t epoch, int64_t steps_done);
 
   /// Counts one step of `count` samples. `describe(show)` calls show(name, value) or show(name,
@@ -98,11 +99,12 @@ class ProgressBar {
     step(count, [](const auto&) {});
   }
 
-  /// Writes a line above the one that redraws itself, which the next step draws again.
+  /// Writes a line above the live line (the one that redraws itself), which the next step redraws.
   void note(std::string_view text);
   /// Leaves the live line as it is; the next output begins a new line.
   void finish();
 
+  /// Returns whether there is a live line, because the output is a terminal.
   bool live() const { return live_; }
 
  private:

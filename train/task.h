@@ -37,8 +37,8 @@ std::string class_name(const std::type_info& type);
 //   16-true    o3-fp16    f16 weights (optimizer state stays f32: f16 would underflow)
 //   bf16-true  full-bf16  bf16 weights and optimizer state
 
-/// Returns the strategy for a word of the table above ("bf16-mixed"), or for a strategy's own name
-/// ("o2-bf16"). Throws UsageError for other words, with the nearest known one.
+/// Returns the strategy for a word of the table above ("bf16-mixed"), a strategy's own name
+/// ("o2-bf16") or a policy file ("x.json"). Throws UsageError for others, with the nearest word.
 amp::Policy strategy_for(std::string_view precision);
 
 // A task: a model, the comparison of its outputs with the targets, and the metrics besides the
@@ -52,10 +52,10 @@ struct Outcome {
   std::vector<Tensor> more{};     // the batch's `more`
 };
 
-/// A metric of metrics.h under a name, with the function that updates it. Copies are independent.
+/// A metric, such as one of metrics.h, its name, and the function that updates it. Copies are deep.
 class TaskMetric {
  public:
-  /// update(metric, outcome) must add a batch to `metric`. Throws UsageError if it is null.
+  /// update(metric, outcome) must add a batch to `metric`. Throws UsageError if `update` is null.
   template <class Metric, class Update>
   TaskMetric(std::string name, Metric metric, Update update, Shown shown = Shown::number)
       : name_(std::move(name)),
@@ -124,8 +124,8 @@ struct Task {
   /// Maps outputs and the batch's targets to the mean loss, a floating tensor of one element. f32
   /// and f64 targets are first converted to the outputs' dtype.
   std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss{};
-  /// Used instead of `forward` and `loss` if they need batch.more besides inputs and targets.
-  /// Floating tensors of batch.more are first converted to the dtype of the strategy's inputs.
+  /// Set these instead of `forward` or `loss` for a model or a loss that needs batch.more. Floating
+  /// tensors of batch.more are first converted to the dtype of the strategy's inputs.
   std::function<Tensor(const data::Batch& batch)> forward_batch{};
   std::function<Tensor(const Tensor& outputs, const data::Batch& batch)> loss_of_batch{};
   /// Returns the divisor of the loss's mean, an f64 scalar on the targets' device: the number of
@@ -142,22 +142,22 @@ struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropyOptions loss{};
 };
-/// Returns a task that compares logits [n, classes] with class numbers [n], or with probabilities
-/// [n, classes], of which the largest is the class. The loss is cross-entropy, the metrics are
-/// top-k accuracies. Means are over the labels that are not ignored, by class weights if there are
-/// any. Throws UsageError if the loss is not a mean. `model` must outlive the task, here and below.
+/// Returns a task that compares logits [n, classes] with class numbers [n] or probabilities [n,
+/// classes]. The loss is cross-entropy. The metrics are top-k accuracies, for which the most
+/// probable class is the target. Means leave out ignored labels and use class weights, if any.
+/// Throws UsageError if the loss is not a mean. `model` must outlive the task, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
 /// Returns the same task without a forward function, for modules with other inputs: set `forward`
 /// or, for two inputs, `forward_batch`.
 Task classification(nn::Module& model, const ClassificationOptions& options = {});
-/// Returns a task that compares logits [n, length, vocabulary] with the next tokens [n, length],
-/// -100 if there is none. The loss is the cross-entropy per token, the metric "perplexity".
+/// Returns a task that compares logits [n, length, vocabulary] with the next tokens [n, length] (or
+/// -100, ignored). The loss is the mean cross-entropy per token, the metric is "perplexity".
 Task language_modeling(nn::Layer& model);
 /// Returns the same task without a forward function: set `forward` or `forward_batch`.
 Task language_modeling(nn::Module& model);
 /// Options of regression().
 struct RegressionOptions {
-  bool mae = false, r2 = false;  // metrics of these names, over all elements
+  bool mae = false, r2 = false;  // adds the metrics "mae" and "r2", over all elements
 };
 /// Returns a task that compares outputs with targets of the same shape. The loss is mse().
 Task regression(nn::Layer& model, const RegressionOptions& options = {});
@@ -171,7 +171,7 @@ Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& 
 /// Returns the mean loss of a batch's outputs.
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch);
 
-/// Returns the divisor of the loss's mean: an f64 scalar.
+/// Returns the divisor of the batch's mean loss, an f64 scalar: from Task::count, or the samples.
 Tensor count_of(const Task& task, const data::Batch& batch);
 
 // Two guards for forward passes that must not change a model.

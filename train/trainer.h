@@ -38,14 +38,14 @@ struct CheckpointOptions {
 };
 
 struct TrainerOptions {
-  /// "32-true", "bf16-mixed", ... or the name of a strategy: see task.h.
+  /// "32-true", "bf16-mixed", ..., the name of a strategy, or a policy file: see strategy_for().
   std::string precision = "32-true";
   /// A strategy of your own, used instead of `precision`.
   std::optional<amp::Policy> strategy{};
 
   // --- the end of the training: the first limit that is reached. At least one must be set.
   int64_t max_epochs = 0, max_steps = 0;
-  std::chrono::duration<double> max_time{0};  // includes the time of the runs that this one resumes
+  std::chrono::duration<double> max_time{0};  // includes the time before a resume
   /// After a callback calls stop(), the training goes on until both minimums are reached. Limits
   /// and signals do not wait for them.
   int64_t min_epochs = 0, min_steps = 0;
@@ -55,9 +55,9 @@ struct TrainerOptions {
   /// Several processes share the batches, and the final weights do not depend on the number of
   /// processes. 0: one batch per process; a resumed training keeps its checkpoint's number.
   int64_t accumulate_batches = 0;
-  /// The wire format of gradients in the sum over a step's batches. One process rounds alike.
+  /// The wire format of gradients in the sum over a step's batches, also within a single process.
   distributed::Options distributed{};
-  double clip_norm = 0, clip_value = 0;  // 0: none; for unscaled gradients
+  double clip_norm = 0, clip_value = 0;  // 0: no clipping; limits for unscaled gradients
   double clip_norm_type = 2;             // p of the norm; infinity: the largest element
   /// Returns the schedule of the learning rates for `steps`, the number of steps that max_epochs
   /// and max_steps allow. Skipped and dropped steps do not advance the schedule.
@@ -75,7 +75,7 @@ struct TrainerOptions {
   int64_t limit_train_batches = 0, limit_validation_batches = 0;
   /// Trains one epoch of this many batches, and validates on as many. Writes no files.
   int64_t fast_dev_run = 0;
-  /// Trains on this many first batches, unshuffled, and validates on the same batches.
+  /// Trains on the first batches, this many, without shuffling, and validates on the same batches.
   int64_t overfit_batches = 0;
   /// Refuses to resume if the bits could differ: on another device, with other kernels, another
   /// number of threads or another version. Within one run everything is deterministic anyway.
@@ -91,19 +91,19 @@ struct TrainerOptions {
   /// The name of the logged number that ranks checkpoints. It must be logged before they are saved.
   std::string monitor = "val/loss";
   bool larger_is_better = false;
-  /// Resumes from the latest valid checkpoint in the directory, if there is one. If false, a
-  /// directory with checkpoints or logs is an error. If true, a directory whose checkpoints are all
-  /// damaged is an error.
+  /// Resumes from the latest valid checkpoint in the directory, if there is one. Without set_aside,
+  /// fit() throws UsageError if this is false and the directory has checkpoints or logs, and
+  /// FormatError if this is true and all checkpoints are damaged.
   bool resume = false;
-  /// Moves old checkpoints and logs to old-1/ (old-2/, ...) in the directory and starts anew,
-  /// instead of refusing.
+  /// Where fit() would throw these errors, moves the old checkpoints and logs to old-1/ (old-2/,
+  /// ...) in the directory instead, and starts anew.
   bool set_aside = false;
   bool csv = true, json_lines = false, tensorboard = false;
   std::vector<std::shared_ptr<Logger>> loggers{};  // additional loggers
   int64_t log_every_steps = 50;
-  /// After each step that is skipped for an overflow, prints for the step's last batch the first
-  /// tensor that is not finite, and a loss scale that would have avoided it (amp/probe.h). Such
-  /// steps are slow; on a GPU every step waits.
+  /// After each step that is skipped because of an overflow, prints the first tensor that is not
+  /// finite in the step's last batch, and a loss scale that would have avoided it (amp/probe.h).
+  /// Such steps are slow. On a GPU every step waits.
   bool explain_overflows = false;
 
   // --- output for people
@@ -120,7 +120,7 @@ struct TrainerOptions {
 /// Returns the options with fast_dev_run and overfit_batches turned into limits. Throws UsageError
 /// for numbers out of range and options that contradict each other.
 TrainerOptions effective(TrainerOptions options);
-/// Returns options.strategy, or the one of options.precision. Throws UsageError for unknown words.
+/// Returns options.strategy or, if it is not set, strategy_for(options.precision), with its errors.
 amp::Policy strategy_of(const TrainerOptions& options);
 
 // The environment that the bits of a training depend on, besides its own state.
@@ -146,7 +146,7 @@ class StopSignals {
 
   /// Returns the noted signal; 0 if none came.
   static int received();
-  /// Returns whether any object exists, because a training has not ended yet.
+  /// Returns whether an object exists: then a training has not ended yet.
   static bool any();
   /// Returns a text such as "interrupted (SIGINT)".
   static const char* meaning(int signal);
@@ -165,7 +165,7 @@ class StopSignals {
 class TrainingLoop;
 
 struct FitResult {
-  std::string reason;      // why it ended: "max_epochs is reached", or the reason of stop()
+  std::string reason;      // why it ended: "max_epochs is reached", ..., or stop()'s argument
   int signal = 0;          // the signal that ended it; 0: none
   int64_t steps = 0;       // of the whole training, including resumed runs
   int64_t epochs = 0;      // completed ones
@@ -180,18 +180,19 @@ class Trainer {
  public:
   /// Applies the strategy to the task's model and its optimizer (amp::apply()); both must outlive
   /// this. Throws UsageError for options that are unknown, out of range or contradict each other,
-  /// and throws what amp::apply() throws; then model and optimizer are unchanged.
+  /// and throws what amp::apply() throws. After an exception, model and optimizer are unchanged.
   Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
-  /// If a function that fit() calls destroys the Trainer, fit() throws UsageError after it returns.
+  /// If a callback or function that fit() calls destroys the Trainer, fit() then throws UsageError.
   ~Trainer();
 
   /// Trains until a limit is reached, stop() is called, or a signal comes. Another call continues
   /// the training. Throws what the task, the dataset and the callbacks throw, FormatError if files
-  /// cannot be written, and UsageError if a checkpoint does not belong to this training; earlier
-  /// checkpoints are still there then. If several processes train, all must call it, with equal
-  /// data; an exception in one ends all of them with its message.
+  /// cannot be written, UsageError if a checkpoint does not belong to this training or a loader has
+  /// no batch, DeviceError if a loader's device is not the model's. Earlier checkpoints are still
+  /// there after an exception. If several processes train, all must call it, with equal data; an
+  /// exception in one ends all of them with its message.
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
   /// Measures one epoch of `loader` in evaluation mode, and returns "val/loss" and the task's
   /// metrics under the names that fit() uses ("val/top1"). Restores the modes of modules and the
@@ -199,21 +200,21 @@ class Trainer {
   MetricValues validate(data::DataLoader loader);
   /// Returns the task's outputs for an epoch of a loader, in its order, in evaluation mode and
   /// without gradients: [samples, ...], on the model's device. Does not read targets. Throws
-  /// UsageError for a loader that shuffles, because the order of its outputs would be unknown.
+  /// UsageError for a loader without a batch, and for one that shuffles: its order is not known.
   Tensor predict(data::DataLoader loader);
   /// Saves a checkpoint to a path that does not exist yet; call it between two steps. Throws what
   /// save_checkpoint() throws. All ranks must call it; rank 0 writes. Waits for a GPU.
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks
-  /// Ends the training after this step, or when min_steps and min_epochs are reached. The first of
-  /// several reasons given before then counts.
+  /// Ends the training after this step, but not before min_steps and min_epochs are reached. If it
+  /// is called several times before they are reached, the first reason counts.
   void stop(std::string reason);
   /// Adds a number to the record of this step. The last of equal names counts. Throws what
   /// check_log_name() throws.
   void log(std::string_view name, double value);
-  /// Returns the last logged number of a name. Throws UsageError, with the nearest name, if there
-  /// is none.
+  /// Returns the last logged number of a name. If there is none, throws a UsageError that suggests
+  /// the nearest name.
   double metric(std::string_view name) const;
   /// Writes a line for people above the progress bar.
   void note(std::string_view text);
@@ -223,13 +224,13 @@ class Trainer {
   const TrainerOptions& options() const;
   /// Returns whether validations will run: fit() got a loader for them, and an interval is set.
   bool validates() const;
-  /// Returns the steps taken, completed epochs, and finished batches of the present epoch.
+  /// Returns the steps taken, the completed epochs, and the finished batches of the present epoch.
   const CheckpointState& position() const;
   /// Returns the number of samples that this object has trained on.
   double samples() const;
   /// Returns the mean loss of the last step. Waits for a GPU, and for the other processes.
   double step_loss() const;
-  /// This process's number among those that train together; only rank 0 writes files and messages.
+  /// Returns this process's number, below ranks(). Only rank 0 writes files and messages.
   int rank() const;
   int ranks() const;
 

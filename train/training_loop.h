@@ -113,7 +113,7 @@ class TrainingLoop {
   void log_waiting();
   [[noreturn]] void end_all(std::string_view message) const;
 
-  Trainer trainer_;  // for callbacks: theirs outlives the user's while a call goes on
+  Trainer trainer_;  // callbacks get this one: it exists even if the user's is destroyed in a call
   bool lost_trainer_ = false;
   Communicator& world_;
   Task task_;
@@ -137,7 +137,7 @@ class TrainingLoop {
   enum class Stage { none, log, validation, validation_end, step_end, epoch_end, save };
   struct Left {
     Stage stage = Stage::none;
-    bool stepped = false, epoch_over = false;  // what the step was
+    bool stepped = false, epoch_over = false;  // not dropped; the epoch's last step
     bool interrupted = false;                  // a signal ended its validation: it is repeated
     bool validated = false;
     std::size_t callback = 0;  // the next one to call in this stage

@@ -26,14 +26,14 @@
 
 namespace halftone::lab {
 
-// The commands of halftone-lab. A command has its flags in its source file: add_x()
-// defines the flags and returns the function that runs the command.
+// The commands of halftone-lab. For the command x, add_x() defines its flags and returns the
+// function that runs it.
 
 /// The workloads that all commands share.
 struct Context {
   std::vector<NamedWorkload> own;
   std::string workload;  // the default
-  std::string names;     // names of all workloads, for help
+  std::string names;     // all workloads, for --help
 
   explicit Context(const NamedWorkload* first);
 };
@@ -87,22 +87,22 @@ int run_formats(const FormatsOptions& options);
 // halftone-lab gate: trains pairs until the difference of two policies is known well enough.
 
 struct GateOptions {
-  std::string policy{}, reference = "amp-bf16", metric = "late-loss";
+  std::string policy{}, reference = "amp-bf16", metric = "late-loss";  // or "validation"
   Bound within{};
   Setup setup{};
-  uint64_t seed = 0;  // of the first pair
-  std::filesystem::path out{};
-  int64_t first = 8, pairs = 0;  // pairs: exactly that many; 0: by their spread
+  uint64_t seed = 0;             // of the first pair
+  std::filesystem::path out{};   // a folder for the runs; empty: a temporary one
+  int64_t first = 8, pairs = 0;  // pairs: exactly that many; 0: by the spread of the `first` ones
   double max_minutes = 20;
-  int jobs = 0;  // 0: as many as this machine has threads for
-  std::string json{};
+  int jobs = 0;        // 0: as many as this machine has threads for
+  std::string json{};  // empty: none; -: standard output
 };
 
-/// Trains pairs in processes, and prints the answer. Runs that are finished in options.out are not
-/// trained again; without that folder, files are temporary. Returns 0 for equivalent or better, 1
-/// for worse, 3 for undecided or after a signal. Throws UsageError for a folder of other settings,
-/// for a run that fails, for a reference that diverges, and for a relative bound if a loss is not
-/// above 0.
+/// Trains pairs, each run in a process of its own, and prints the answer. Runs that are finished in
+/// options.out are not trained again. Returns 0 for equivalent or better, 1 for worse, 3 for
+/// undecided or after a signal. Throws UsageError for numbers out of range, a folder of other
+/// settings, a run that fails, a reference that diverges, and, under a relative bound, a loss that
+/// is not above 0.
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
              std::ostream& progress);
 
@@ -158,21 +158,21 @@ void require_json(const std::string& path);
 void write_json(const std::string& path, const std::string& text);
 /// Returns the stream for people: standard output, or standard error if JSON takes that.
 std::ostream& words_next_to(const std::string& json_path);
-/// Writes the first line of a command's output: the workload and what it is. Writes a note to
-/// standard error if the workload trains on noise and the command's answer depends on losses
-/// (by_losses).
+/// Writes the first line of a command's output: the workload and what it is. `by_losses`: whether
+/// the command's answer depends on losses; then, if the workload trains on noise, writes a note to
+/// standard error.
 void name_workload(std::ostream& out, const std::string& workload,
                    const std::vector<NamedWorkload>& own, bool by_losses = true);
 
 // Compares one batch under two policies: where do they diverge, and do their formats predict it?
 
-/// How one tensor of the candidate's run deviates. NaN (`none`): the number does not apply or
-/// cannot be computed.
+/// How one tensor of the candidate policy's run deviates. A number that does not apply, or cannot
+/// be computed, is NaN (`none`).
 struct Deviation {
   static constexpr double none = std::numeric_limits<double>::quiet_NaN();
   std::string site;
   policy::Role role = policy::Role::output;
-  std::size_t input = 0;
+  std::size_t input = 0;  // the operand's number
   int64_t elements = 0;
   /// The relative error of the tensor's quantizer or cast, sqrt(sum e^2 / sum x^2), divided by the
   /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits. `none` for formats that
@@ -198,7 +198,7 @@ struct CompareOptions {
 
 struct Comparison {
   std::vector<Deviation> rows{};  // in the order of computation
-  int first = -1;                 // index of the first that deviates; -1: none
+  int first = -1;                 // index of the first row that deviates; -1: none
   double reference_loss = 0, candidate_loss = 0;
 };
 
@@ -230,8 +230,8 @@ struct Vectors {
   NamedTensors tensors;
   std::map<std::string, std::string> metadata;
 };
-/// Returns the vectors of a quantizer; of an unscaled one those of its grid (the numbers that it
-/// can represent). `name` goes into the metadata. Throws UsageError for a count below 64.
+/// Returns the vectors of a quantizer. Without a scale they are those of its grid, the numbers that
+/// it can represent. `name` goes into the metadata. Throws UsageError unless count is 64 to 2^24.
 Vectors vectors_of(const std::string& name, const Quantizer& quantizer,
                    const std::vector<Rounding>& roundings, int64_t count);
 /// Returns one JSON object for the metadata, then one for each input, all on lines of their own.
@@ -241,8 +241,8 @@ std::string json_lines_of(const Vectors& vectors);
 /// midpoints and their neighbors, then random numbers. They are the same on every machine.
 std::vector<float> inputs_of(const NumberFormat& format, int64_t count);
 
-/// Returns the rounding of x, found by a search over the format's numbers in f64, as a reference
-/// for quantize(). word: 32 random bits, read by stochastic rounding only.
+/// Returns the rounding of x, found by a search over the format's numbers in f64: a reference for
+/// quantize(). `word`: 32 random bits, which only stochastic rounding reads.
 float found_by_search(const NumberFormat& format, Rounding rounding, float x, uint32_t word = 0,
                       Saturation saturation = Saturation::none);
 

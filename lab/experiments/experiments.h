@@ -22,14 +22,14 @@ namespace halftone::lab {
 
 // Output of an experiment: a table, followed by its checks.
 
-/// Receives an experiment's output: its table, followed by one line per check. A line has the name,
-/// its value, the bar, and "ok" or "MISSED".
+/// Receives an experiment's output: its table, followed by one line per check. A line has "ok" or
+/// "MISSED", the name of the check, the value, and the bar (what the value is compared with).
 class Findings {
  public:
   explicit Findings(std::ostream& out, bool thorough = false) : thorough_(thorough), out_(out) {}
   /// Returns the stream for tables and remarks.
   std::ostream& out() { return out_; }
-  /// Returns whether the experiment may take minutes, to use more seeds.
+  /// Returns whether the experiment may take minutes: it then uses more seeds.
   bool thorough() const { return thorough_; }
 
   // --- checks; NaN never passes
@@ -86,7 +86,7 @@ extern const Experiment e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13, 
 
 namespace halftone::lab {
 
-/// The error of an experiment whose trainings were stopped by a signal: it has no result.
+/// Thrown by an experiment whose trainings a signal has stopped, because it has no result.
 struct Stopped : Error {
   using Error::Error;
 };
@@ -102,12 +102,12 @@ std::vector<RunResult> all_runs(const Study& study);
 class PairedRuns {
  public:
   /// Runs all trainings and prints a table: each policy's late loss, and its difference from the
-  /// first policy's. `seeds`: how many. Throws Stopped like all_runs().
+  /// first policy's. The seeds are 0 to `seeds` - 1. Throws Stopped like all_runs().
   PairedRuns(Findings& found, const Setup& setup, const std::vector<amp::Policy>& policies,
              std::size_t seeds);
 
-  /// Returns the relative difference of a policy's late losses from those of the policy `base`,
-  /// with its 95 % interval. Both are positions in the list.
+  /// Returns the mean relative difference of a policy's late losses from those of the policy
+  /// `base`, with its 95 % interval. `policy`, `base`: indices in the list of policies.
   Interval difference(std::size_t policy, std::size_t base = 0) const;
 
  private:
@@ -138,8 +138,8 @@ class AnyFloats {
   uint64_t state_ = 18;
 };
 
-/// Returns the FNV-1a hash of round(format, x, rounding, random); `round` is round_to() or a
-/// function to compare with it.
+/// Returns the FNV-1a hash of the results of round(format, x, rounding, random bits) for AnyFloats
+/// x, all formats below and all roundings. `round`: round_to(), or a function to compare with it.
 template <class Round> uint64_t rounding_hash(const Round& round) {
   constexpr NumberFormat all[]{formats::bf16, formats::f16,  formats::e5m2, formats::e4m3,
                                formats::e2m3, formats::e2m1, formats::int8};
@@ -159,13 +159,13 @@ template <class Round> uint64_t rounding_hash(const Round& round) {
 // A training with gradients of any small size, for E7 and the picture of the loss scale.
 
 struct SmallGradientRun {
-  double accuracy = 0, untrained = 0;
-  Survey output_gradients{};        // all three layers together
-  std::vector<Survey> gradients{};  // one for each layer and each kind of gradient
+  double accuracy = 0, untrained = 0;  // accuracies after and before the training
+  Survey output_gradients{};           // all three layers together
+  std::vector<Survey> gradients{};     // one for each layer and each kind of gradient
 };
 
-/// An MLP of 64-128-64-10 learns ten clusters of random vectors, 300 steps of AdamW, from a loss
-/// that is multiplied by `loss_weight`. Gradients are surveyed every tenth step.
+/// Trains an MLP of widths 64-128-64-10 to classify ten clusters of random vectors, in 300 steps of
+/// AdamW. The loss is multiplied by `loss_weight`. Gradients are surveyed every tenth step.
 SmallGradientRun train_small_gradients(const amp::Policy& strategy, double loss_weight);
 
 /// Returns the policy amp-fp16 with another loss scale, given in the syntax of policy files.

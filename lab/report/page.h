@@ -14,8 +14,8 @@ namespace halftone::lab::html {
 
 /// Returns <p>text</p>; the text is plain, and is escaped.
 std::string paragraph(std::string_view text);
-/// Returns markup of a name with the mark that it has in figures. After a click the page's script
-/// highlights this name in the figures.
+/// Returns the name with the mark that `style` has in figures, as markup. After a click on it, the
+/// page's script highlights this name in the figures.
 std::string series(std::string_view name, int style);
 /// Returns the pictures, side by side as far as there is room; "" for none.
 std::string figures(const std::vector<svg::Picture>& pictures);
@@ -35,8 +35,8 @@ namespace halftone::lab {
 /// "strategy" and "test_accuracy".
 bool is_strategy_list(const nlohmann::json& document);
 
-/// Returns sections of figures, memory at the peak, training losses, and casts of the first step.
-/// Fields that are missing or of another type are left out.
+/// Returns the sections of a page: figures, memory at the peak, training losses, and casts of the
+/// first step. Fields that are missing or of another type are left out.
 std::string strategy_sections(const nlohmann::json& strategies);
 
 /// Returns a whole page with these sections.

@@ -28,12 +28,13 @@ struct ReportOptions {
   /// of comparisons and searches.
   std::vector<std::filesystem::path> paths;
   std::filesystem::path output = "report.html";
-  /// Differences are taken from this policy; empty: from that of the first folder.
+  /// The policy from which differences are taken; empty: that of the first folder.
   std::string reference{};
 };
 
-/// Returns the page of a report as HTML. Throws FormatError for paths of another kind and for
-/// invalid JSON, UsageError for a reference that no run has. The page lists broken lines.
+/// Returns the page of a report as HTML. Throws FormatError for invalid JSON and paths of
+/// another kind, UsageError for a reference that no run has. The page notes lines that it cannot
+/// read and, among several paths, other .json files.
 std::string report(const ReportOptions& options);
 /// Writes the page to `output`. Returns the exit code.
 int run_report(const ReportOptions& options);
@@ -45,7 +46,7 @@ struct FigureOptions {
   bool dark = false;
 };
 /// Returns the figure as SVG, PDF or CSV, by the ending of runs.output. Throws UsageError for other
-/// endings and names, and for a figure without data.
+/// endings, unknown names, and a figure without data, and what report() throws.
 std::string figure(const FigureOptions& options);
 /// Writes the figure to runs.output, and next to SVG or PDF its data as CSV. Returns the exit code.
 int run_figure(const FigureOptions& options);
@@ -65,7 +66,7 @@ struct ReportRun {
 struct ReportTensor {
   Survey survey{};
   std::string quantizer{};                                // "": the tensor is not rounded
-  policy::WeightFlips flips{};                            // only of rounded weights
+  policy::WeightFlips flips{};                            // only if it is a rounded weight
   std::map<int64_t, SurveySums> by_step{};                // only if the tensor is rounded
   std::map<int64_t, std::pair<double, double>> scales{};  // scale used and ideal scale, from the
                                                           // first run
@@ -93,12 +94,12 @@ struct ReportGroup {
   /// the groups can be compared. Without such a seed, from all runs.
   std::vector<double> numbers_beside(const std::vector<const ReportGroup*>& groups,
                                      const std::string& name) const;
-  /// Returns for each seed that both groups have (run's number - base run's) / |base run's|.
+  /// Returns (number - base's) / |base's| of `name`, for each seed that both groups have.
   std::vector<double> paired(const ReportGroup& base, const std::string& name) const;
   /// Returns the MiB of each of memory_parts() at the moment of the highest total, in the first
   /// run; empty if that run did not record them.
   std::vector<double> memory() const;
-  /// Returns the mean bits of products' weights, inputs and output gradients; NaN: not recorded.
+  /// Returns the bits of products' weights, inputs, output gradients: medians of runs, or NaN.
   std::array<double, 3> bits() const;
 };
 
@@ -157,10 +158,10 @@ std::string definitions(const ReportData& data);
 /// Returns "e2m1/1x16" for "e2m1, blocks of 1x16 with e4m3 scales ...", "e4m3/tensor" for a scale
 /// of the tensor.
 std::string short_format(const std::string& described);
-/// Returns the length of the number at `at`, if it is a whole part of a name that '.' and '/'
-/// divide into parts; otherwise 0.
+/// The parts of a name are divided by '.' and '/'. Returns the length of the part that begins at
+/// `at` if it is a number; otherwise 0.
 std::size_t number_at(std::string_view name, std::size_t at);
-/// Replaces by "#" each part that is a number, of a name that '.' and '/' divide into parts.
+/// Replaces each part of a site's name that is a number by "#": "h.#/linear.#".
 std::string without_numbers(std::string_view site);
 
 }  // namespace halftone::lab
