@@ -103,7 +103,7 @@ using CastWatcherScope = CastWatcherSlot::Scope;
 /// other than bf16 and f16. If it is destroyed in another thread, the region stays active in its
 /// own thread, and a message on stderr says so: a destructor cannot throw. If it ends before a
 /// region inside it, operations and new regions throw UsageError until all regions have ended. If
-/// no operation ran until then, the next region throws it.
+/// no operation has reported the mistake by then, the next region does.
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(const Region& region);

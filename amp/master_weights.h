@@ -80,7 +80,7 @@ class MasterWeights final : public optim::Optimizer {
   /// Returns the gradient that the step will read for parameter `index`: its f32 gradient if it has
   /// one, else its own; undefined if it has none.
   Tensor gradient(std::size_t index) const;
-  /// Adds the parameters' gradients to the f32 sums and drops them.
+  /// Adds the gradients of bf16 and f16 parameters to the f32 sums and drops these gradients.
   void collect();
 
   std::string_view name() const override { return inner_.name(); }

@@ -62,7 +62,7 @@ class PathPattern {
   /// that does not close, and for unknown parts.
   PathPattern(std::string_view where, std::string_view pattern);
   bool matches(std::string_view path, const ModelParts& parts) const;
-  /// Returns the part that the pattern begins with; empty: none.
+  /// Returns the part of the model that the pattern begins with, such as <head>; empty: with none.
   std::optional<Part> part() const { return part_; }
   const std::string& text() const { return text_; }
 

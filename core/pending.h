@@ -43,8 +43,8 @@ bool may_wait(int64_t bytes);
 Tensor pending_tensor(const Shape& shape, const Strides& strides, Device device,
                       std::shared_ptr<const PendingResult> result);
 
-/// Returns x in a wider dtype; the result waits if it may. x must be the result of an operation:
-/// writing x before the result is read is an error.
+/// Returns x in a wider dtype, computed when it is first read (at once if may_wait() is false).
+/// Reading it throws UsageError if x was written in between, so pass results of operations.
 Tensor widened_later(const Tensor& x, DType dtype);
 /// Returns x in another dtype, at once; a result that waits is computed directly in this dtype if
 /// it can be.

@@ -16,8 +16,8 @@ namespace halftone::distributed {
 // receive in the order of the ranks. All ranks make the same calls in the same order. `what` names
 // the call in messages about ranks that do not arrive.
 
-/// Returns each rank's tensor, by rank. They are dense, on the host, and equal in shape and dtype;
-/// the entry of this rank is the caller's tensor.
+/// Returns each rank's tensor, by rank; the entry of this rank is `own` itself. All ranks must pass
+/// dense tensors on the host, of one shape and dtype; this is not checked.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                const Tensor& own);
 /// The same for tensors of different sizes, which all ranks know. `all` has one tensor per rank.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cli_help.sh [BUILD]: prints docs/cli_help.md, the help texts of all programs of a build (default: build/release). After an option has
-# changed: scripts/cli_help.sh > docs/cli_help.md. The test docs.cli_help compares.
+# changed: scripts/cli_help.sh > docs/cli_help.md. The test style.cli_help compares.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

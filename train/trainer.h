@@ -126,8 +126,8 @@ amp::Policy strategy_of(const TrainerOptions& options);
 // The environment that the bits of a training depend on, besides its own state.
 
 /// Returns a text such as "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads". Two runs of one
-/// build with equal texts compute the same bits. With portable bits (core/device.h) the text leaves
-/// out the number of threads.
+/// build with equal texts compute the same bits. With portable bits (core/device.h) the text of
+/// a CPU leaves out the number of threads.
 std::string environment_of(Device device);
 
 // SIGINT, SIGTERM and SIGHUP (a closed terminal) as a flag that a training loop checks between two
