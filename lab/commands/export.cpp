@@ -718,9 +718,12 @@ std::string module_of(const Target& target, const amp::Policy& file, const std::
   for (const Layer& layer : recipe.layers())
     body += "    " + literal(layer.path) + ": " + tuple(layer.made, number) + ",\n";
   body += "}\n\n" + std::string(target.functions) + std::string(check_function);
-  if (body.find("FORMAT") != body.npos)
+  const auto delayed = [](const std::string& code) { return code.find("FORMAT") != code.npos; };
+  if (std::ranges::any_of(recipe.made(), delayed))
     body = std::string("\nFORMAT = Format.") + (e5m2 ? "HYBRID" : "E4M3") + "\n" + body;
-  std::string head = "\"\"\"The policy " + file.name + " (" + policy::hash(file) +
+  std::string named = literal(file.name);  // escaped: the name must not end the docstring
+  named = named.substr(1, named.size() - 2);
+  std::string head = "\"\"\"The policy " + named + " (" + policy::hash(file) +
                      ") on the layers of " + workload + ", for " + std::string(target.usage) +
                      ".\n";
   for (const std::string& difference : recipe.differences())

@@ -49,7 +49,7 @@ template <int Width, Element E>
 
 using LaneIndices [[gnu::vector_size(register_bytes)]] = int32_t;
 
-/// Transposes the squares of 4 x 4 in rows `first` to first + 3.
+/// Transposes each square of 4 x 4 elements in four rows.
 [[gnu::always_inline]] static inline void transpose_squares(Register* rows) {
   LaneIndices low, high, low_pairs, high_pairs;  // two rows in turn, by elements and by pairs
   for (int k = 0; k < register_lanes; ++k) {

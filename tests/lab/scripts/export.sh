@@ -9,9 +9,9 @@ cat >"$folder/choice.json" <<'JSON'
 {"halftone_policy": 1, "name": "choice", "extends": "amp-bf16", "rules": [{"match": {"op": "linear"}, "compute": "f32",
  "weight": {"like": "nvfp4", "grid": {"choose": ["e2m1", "int4"]}}}]}
 JSON
-# Formats that no shipped policy gives to forward alone.
+# Formats that no shipped policy gives to forward alone, and a name that would end the module's docstring and run.
 cat >"$folder/forward.json" <<'JSON'
-{"halftone_policy": 1, "name": "forward", "extends": "amp-bf16", "quantizers": {
+{"halftone_policy": 1, "name": "forward\"\"\";import sys;sys.exit(3);\"\"\"", "extends": "amp-bf16", "quantizers": {
  "tensor": {"format": "e4m3", "scale": {"per": "tensor", "from": "current"}}, "even": {"like": "mxfp4", "scale": {"per": "block", "block": [1, 32], "rule": "even"}}},
  "rules": [{"match": {"op": "linear"}, "compute": "f32", "input": "tensor", "weight": "tensor"},
  {"match": {"op": "linear", "path": "<head>"}, "input": "even", "weight": "even"}]}
