@@ -97,9 +97,11 @@ class Waiting {
     looking_.clear();
   }
   Crowd crowd() const { return crowd_.load(std::memory_order_relaxed); }
-  void pretend(int scopes) {
+  double alone() const { return alone_.load(std::memory_order_relaxed); }
+  void pretend(int scopes, double alone) {
     while (looking_.test_and_set()) continue;
     pretended_ += scopes;
+    alone_ = pretended_ > 0 ? alone : usually_alone;
     crowd_ = pretended_ > 0 ? Crowd::much : Crowd::none;
     short_waits_.hold(pretended_ > 0);
     looking_.clear();
@@ -121,7 +123,10 @@ class Waiting {
     next_look_ = time + interval;
   }
 
+  static constexpr double usually_alone = 0.5e-3;
+
   std::atomic<int64_t> next_look_{0};
+  std::atomic<double> alone_{usually_alone};
   std::atomic<Crowd> crowd_{Crowd::none};
   std::atomic_flag looking_{};
   CrowdRule rule_;
@@ -153,6 +158,8 @@ void look_around() {
 
 bool crowded() { return waiting().crowd() == Crowd::much; }
 
+double seconds_alone() { return waiting().alone(); }
+
 int core_to_leave() {
   return waiting().crowd() == Crowd::none || omp_in_parallel() ? -1 : sched_getcpu();
 }
@@ -172,8 +179,8 @@ void leave_core(int core) {
   if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0) left = core;
 }
 
-PretendCrowded::PretendCrowded() { waiting().pretend(1); }
-PretendCrowded::~PretendCrowded() { waiting().pretend(-1); }
+PretendCrowded::PretendCrowded(double alone) { waiting().pretend(1, alone); }
+PretendCrowded::~PretendCrowded() { waiting().pretend(-1, 0); }
 
 int cpu_threads() {
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;

@@ -13,10 +13,14 @@ namespace halftone {
 void look_around();
 
 /// Returns whether threads of this process lack cores. Then the threads of a region take its tasks
-/// in turn (reference::Tasks), small regions have one thread, and a thread that waits for others
-/// soon sleeps, so that a late one can use its core. Results do not depend on it.
+/// in turn (reference::Tasks), the one that opens a region works alone at first, and a thread that
+/// waits for others soon sleeps, so that a late one can use its core. Results do not depend on it.
 /// HALFTONE_FIXED_TEAM=1: never.
 bool crowded();
+
+/// Returns for how many seconds a thread that opens a region works alone if threads lack cores:
+/// about as long as it would wait, on average, for a late one.
+double seconds_alone();
 
 /// Linux wakes a thread up on the core of the one that wakes it, if all cores are in use; the two
 /// would share that core. So while threads lack cores, the others of a region keep away from the
@@ -26,10 +30,10 @@ int core_to_leave();
 /// Called by each thread of a region, with the core of the thread that opened it.
 void leave_core(int core);
 
-/// For tests: makes it crowded while it exists.
+/// For tests: makes it crowded while it exists, and sets seconds_alone().
 class PretendCrowded {
  public:
-  PretendCrowded();
+  explicit PretendCrowded(double alone = 0);
   ~PretendCrowded();
   PretendCrowded(const PretendCrowded&) = delete;
   PretendCrowded& operator=(const PretendCrowded&) = delete;
@@ -41,17 +45,25 @@ enum class Crowd { none, some, much };
 /// Decides it from measured waits. Two threads on two cores, beside one busy loop: on average 0.4
 /// to 1 of the two has no core. Beside programs that run now and then: up to 0.2. A program that
 /// begins looks like the first case for up to four intervals, even on an idle machine, so `much`
-/// takes six.
+/// takes six. It ends after a pause without waits: one second, or, since a team that works alone
+/// does not wait, twice the last pause (at most eight seconds) if it began within a second of its
+/// last end.
 class CrowdRule {
  public:
   /// `time`: of a clock, in ns; `late`: the average number of threads without a core since the last
   /// call.
   Crowd judge(int64_t time, double late) {
     often_ = std::clamp(often_ + (late > enough ? 1 : -1), 0, often);
-    if (late > enough || (level_ == Crowd::much && late > little)) until_ = time + pause;
+    const bool was_much = level_ == Crowd::much;
+    if (late > enough || (was_much && late > little)) until_ = time + pause_;
     if (time >= until_) level_ = Crowd::none;
     else if (often_ == often) level_ = Crowd::much;
     else if (level_ == Crowd::none) level_ = Crowd::some;
+    if (was_much && level_ == Crowd::none) ended_ = time;
+    if (!was_much && level_ == Crowd::much) {
+      pause_ = time - ended_ < pause ? std::min(2 * pause_, 8 * pause) : pause;
+      until_ = time + pause_;
+    }
     return level_;
   }
 
@@ -62,7 +74,7 @@ class CrowdRule {
 
   Crowd level_ = Crowd::none;
   int often_ = 0;  // calls with enough lateness, less those without
-  int64_t until_ = 0;
+  int64_t until_ = 0, ended_ = -pause, pause_ = pause;
 };
 
 }  // namespace halftone

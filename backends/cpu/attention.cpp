@@ -111,7 +111,7 @@ template <class Blocks> void forward_all(const Call& call, Tensor& y, Tensor& lo
                                   reference::pieces_of(call.l, Blocks::block_rows()));
   const int64_t rows = reference::pieces_of(call.l, pieces);
   reference::RegionError error;
-#pragma omp parallel
+#pragma omp parallel if (call.is_large())
   {
     reference::OfThread<Forward<Blocks>> forward(error, call, y, log_sum_exp);
 #pragma omp for schedule(dynamic)
@@ -302,7 +302,7 @@ template <class Blocks>
 void backward_all(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                   Tensor& dq, Tensor& dk, Tensor& dv) {
   reference::RegionError error;
-#pragma omp parallel
+#pragma omp parallel if (call.is_large())
   {
     reference::OfThread<Backward<Blocks>> backward(error, call, y, log_sum_exp, dy, dq, dk, dv);
 #pragma omp for schedule(dynamic)

@@ -118,6 +118,10 @@ struct Call {
   int64_t chain(int64_t depth) const {
     return l <= 4 && !portable_bits() ? std::min<int64_t>(depth, 16) : depth;
   }
+  /// Returns whether forward, or backward, is worth several threads.
+  bool is_large() const {
+    return heads * l * s * (e + ev) > reference::worth_waking(int64_t(1) << 18);
+  }
   /// Returns the number of keys that queries before `end` see.
   int64_t keys_before(int64_t end) const { return settings.causal ? std::min(s, end) : s; }
 };

@@ -549,17 +549,10 @@ namespace {
 template <class Body>
 void for_row_groups(int64_t rows, int64_t n, int64_t rows_of_scratch, const Body& body) {
   const int64_t group = std::max<int64_t>(1, reference::grain_length / std::max<int64_t>(n, 1));
-  const int64_t groups = reference::pieces_of(rows, group);
-  reference::Tasks tasks(groups);
-  reference::RegionError error;
-#pragma omp parallel if (groups > reference::worth_waking(1))
-  {
-    reference::OfThread<cpu::Workspace<float>> scratch(error, rows_of_scratch * n);
-    tasks.each([&](int64_t g) {
-      if (scratch) body(g * group, std::min(rows, (g + 1) * group), scratch->data());
-    });
-  }
-  error.rethrow();
+  cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(rows_of_scratch * n);
+    body(first, last, scratch.data());
+  });
 }
 
 int64_t row_length(const Tensor& x) { return x.rank() == 0 ? 1 : x.shape()[x.rank() - 1]; }

@@ -7,9 +7,10 @@ namespace halftone {
 
 void look_around() {}
 bool crowded() { return false; }
+double seconds_alone() { return 0; }
 int core_to_leave() { return -1; }
 void leave_core(int) {}
-PretendCrowded::PretendCrowded() = default;
+PretendCrowded::PretendCrowded(double) {}
 PretendCrowded::~PretendCrowded() = default;
 int cpu_threads() { return 1; }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <new>
@@ -58,11 +59,24 @@ class Tasks {
 
   bool in_turn() const { return in_turn_; }
 
+  /// Called before the region is opened, returns whether to open it. If threads lack cores, calls
+  /// body(i) for tasks until seconds_alone() have passed, so that a short region does not wait for
+  /// a late thread. `body` throws nothing, and has one thread for its own regions.
+  template <class Body> bool left_alone(const Body& body) {
+    if (!in_turn_ || !crowded() || cpu_threads() == 1) return true;
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    const auto begin = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> alone(seconds_alone());
+    while (next_ < count_ && std::chrono::steady_clock::now() - begin < alone) body(next_++);
+    omp_set_num_threads(threads);
+    return next_ < count_;
+  }
   /// Called by every thread of the region: calls body(i) for its tasks.
   template <class Body> void each(const Body& body) {
     const int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
     leave_core(core_);
-    if (in_turn_ && threads > 1) {
+    if (in_turn_) {
       for (int64_t i = next_++; i < count_; i = next_++) body(i);
     } else {
       const int64_t end = count_ * (own + 1) / threads;
@@ -92,9 +106,9 @@ class Tasks {
   int core_ = core_to_leave();
 };
 
-/// Returns the least work of a region with several threads, `least` on a quiet machine: threads
-/// that sleep are woken up for it.
-inline int64_t worth_waking(int64_t least) { return crowded() ? 8 * least : least; }
+/// Returns the least work of a region with several threads that does not begin alone, `least` on a
+/// quiet machine, where it is about 10 us. Threads that lack cores are late by half a millisecond.
+inline int64_t worth_waking(int64_t least) { return crowded() ? 64 * least : least; }
 
 /// Returns into how many shares a region's work is cut: one for each thread, or several if they
 /// take them in turn.
@@ -104,10 +118,13 @@ inline int64_t shares_of_region() { return cpu_threads() * (crowded() ? 4 : 1); 
 template <class Body> void parallel_pieces(int64_t count, int64_t grain, const Body& body) {
   Tasks pieces(pieces_of(count, grain));
   RegionError error;
-#pragma omp parallel if (count > worth_waking(grain))
-  pieces.each([&](int64_t piece) {
+  const auto run = [&](int64_t piece) {
     error.keep([&] { body(piece * grain, std::min(count, (piece + 1) * grain)); });
-  });
+  };
+  if (pieces.left_alone(run)) {
+#pragma omp parallel if (count > grain)
+    pieces.each(run);
+  }
   error.rethrow();
 }
 
@@ -115,8 +132,11 @@ template <class Body> void parallel_pieces(int64_t count, int64_t grain, const B
 template <class Body> void parallel_tasks(int64_t count, const Body& body) {
   Tasks tasks(count, true);
   RegionError error;
+  const auto run = [&](int64_t i) { error.keep([&] { body(i); }); };
+  if (tasks.left_alone(run)) {
 #pragma omp parallel if (count > 1)
-  tasks.each([&](int64_t i) { error.keep([&] { body(i); }); });
+    tasks.each(run);
+  }
   error.rethrow();
 }
 

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #include <halftone/backends/opened_library.h>
+#include <halftone/backends/reference/loops.h>
 #include <halftone/backends/team.h>
 #include <halftone/halftone.h>
 
@@ -43,6 +44,18 @@ TEST_CASE("it is crowded if threads lack cores for six intervals, and a second l
   CHECK(judge(rule, time, 0.2, 100) == Crowd::much);  // its own measures make fewer threads late
   CHECK(judge(rule, time, 0.1, 14) == Crowd::much);
   CHECK(judge(rule, time, 0.1, 1) == Crowd::none);
+}
+TEST_CASE("a crowd that comes back at once is believed for twice as long, up to eight seconds") {
+  CrowdRule rule;
+  int64_t time = 0;
+  for (const int seconds : {1, 2, 4, 8, 8}) {
+    CHECK(judge(rule, time, 0.5, 6) == Crowd::much);
+    CHECK(judge(rule, time, 0, seconds * 1000 / 70) == Crowd::much);
+    CHECK(judge(rule, time, 0, 1) == Crowd::none);
+  }
+  judge(rule, time, 0, 20);
+  CHECK(judge(rule, time, 0.5, 6) == Crowd::much);
+  CHECK(judge(rule, time, 0, 15) == Crowd::none);
 }
 
 bool system_counts_waits() {
@@ -139,6 +152,29 @@ TEST_CASE("kernels compute the same bits whether it is crowded or not") {
                       ", result ", i, ", seed ", seed);
     }
   CHECK(!crowded());
+}
+
+TEST_CASE("while it is crowded, a region's first half millisecond has one thread") {
+  const Threads threads(2);
+  const auto helped = [](double alone) {  // whether another thread took a task
+    const PretendCrowded scope(alone);
+    std::atomic<bool> together{false}, regions_have_one{true};
+    std::atomic<int> runs{0};
+    const std::thread::id own = std::this_thread::get_id();
+    reference::parallel_tasks(40, [&](int64_t) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (std::this_thread::get_id() != own) together = true;
+      if (cpu_threads() != 1) regions_have_one = false;
+      ++runs;
+    });
+    CHECK(regions_have_one);
+    CHECK(runs == 40);
+    return together.load();
+  };
+  CHECK(helped(0));
+  CHECK(helped(0.005));
+  CHECK(!helped(60));
+  CHECK(cpu_threads() == 2);
 }
 
 TEST_CASE("five threads with teams of four compute at least half as fast as five without") {

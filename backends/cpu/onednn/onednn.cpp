@@ -52,11 +52,11 @@ typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attribut
 /// Returns the number of threads for oneDNN: one inside another region, else cpu_threads(), which a
 /// parallel region does get. omp_get_max_threads(), which oneDNN calls, may return more.
 int team_size();
-/// While it exists, omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
+/// While it exists, omp_get_max_threads() is `threads`, and OpenMP does not take threads away.
 /// oneDNN cuts its work into that many parts, and its kernels wait for that many threads.
 class TeamScope {
  public:
-  TeamScope();
+  explicit TeamScope(int threads = team_size());
   ~TeamScope();
   TeamScope(const TeamScope&) = delete;
   TeamScope& operator=(const TeamScope&) = delete;
@@ -149,9 +149,9 @@ bool bf16_is_native() {
 
 int team_size() { return omp_in_parallel() ? 1 : cpu_threads(); }
 
-TeamScope::TeamScope()
+TeamScope::TeamScope(int threads)
     : threads_before_(omp_get_max_threads()), dynamic_before_(omp_get_dynamic()) {
-  omp_set_num_threads(team_size());
+  omp_set_num_threads(threads);
   omp_set_dynamic(0);
 }
 TeamScope::~TeamScope() {
@@ -388,7 +388,7 @@ template <class F> bool by_images(const Tensor& a, const Tensor& b, const F& f) 
   return served;
 }
 bool wants_images_in_turn(const Tensor& x) {
-  return crowded() && !omp_in_parallel() && x.shape()[0] > 1;
+  return crowded() && team_size() > 1 && x.shape()[0] > 1;
 }
 }  // namespace
 
@@ -474,6 +474,9 @@ dnnl::memory::desc strided(const Tensor& x) {
                             dnnl::memory::dims(x.strides().begin(), x.strides().end()));
 }
 
+/// Multiply-adds below which threads cost more than they save.
+constexpr int64_t small_product = 1 << 18;
+
 /// Returns whether oneDNN would take the elements between those of a for elements of a. Version 3.7
 /// does on AVX-512 if a has one row with holes (brg_matmul:avx512_core). Such rows are rare, so
 /// other versions do not compute them either.
@@ -487,6 +490,8 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
       misreads(a))
     return false;
   if (bias.defined() && !data_type(bias.dtype())) return false;
+  const bool small = c.numel() * a.shape()[a.rank() - 1] <= reference::worth_waking(small_product);
+  const TeamScope team(small ? 1 : team_size());
   PlanKey key{3,
               team_size(),
               int64_t(a.dtype()),
