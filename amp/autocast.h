@@ -154,7 +154,7 @@ const CastCache* active_cast_cache();
 /// innermost records. It reads every cast tensor, which costs time; without a log nothing is read.
 class PrecisionLog {
  public:
-  /// Calls of one operation with equal decisions.
+  /// Calls of one operation with equal decisions, in the same dtype.
   struct Entry {
     std::string op;
     CastDecision decided;

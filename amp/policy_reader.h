@@ -86,9 +86,9 @@ std::string told_apart(const Quantizer& quantizer);
 
 // Checks that the entries of a policy file fit together.
 
-/// Throws FormatError, at the entry in `top`, for contradictory settings of a policy: a form that
-/// f32 or f64 weights do not have, autocast of f64 weights, "low" without autocast, and a grid of
-/// parameters with a form that stores the rounding error of that grid.
+/// Throws FormatError, with the place of the entry in `top`, if settings of a policy contradict
+/// each other: f32 or f64 weights in a form that they do not have; f64 weights with autocast or a
+/// wire format; "low" without autocast; a grid of parameters, and a form that stores what it loses.
 void require_sensible(const JsonValue& top, const amp::Policy& policy);
 
 /// Reads a rule. `grids`: the formats and quantizers that the file knows. `autocast`: the dtype of

@@ -291,7 +291,7 @@ class RuleMatcher {
   /// applies; without `on`, such rules do not apply.
   Treatment treatment(const Site& site, const OpInfo& op, int64_t step,
                       const std::function<bool(std::size_t)>& on = {}) const;
-  /// Returns whether a rule matches a site in some step.
+  /// Returns whether a rule matches a site, whatever the step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
   /// The same, ignoring Match::ordinal.
   bool matches_any_call(std::size_t rule, const Site& site, const OpInfo& op) const;

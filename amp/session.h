@@ -140,7 +140,7 @@ class LearnedScales {
   /// Says that the gradients of this step are those of the loss times `loss_scale` (undefined: 1).
   void set_loss_scale(const Tensor& loss_scale);
   /// Steps the scales that have gradients, unless `skip` (undefined, or an f32 scalar) is not 0. A
-  /// gradient that is not finite changes nothing.
+  /// scale whose gradient is not finite stays as it is.
   void end_step(double lr, const Tensor& skip);
 
   /// Adds "learned.<name>.<first, ratio or a state of Adam>" to a state.

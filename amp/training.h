@@ -100,15 +100,15 @@ class Training {
   Stepped step();
 
   // --- steps of several batches, of one process or of several
-  /// Makes each backward() add the gradients of one batch, on every rank of `group`, to an f32 sum
-  /// that depends only on the order of the batches (distributed/reducer.h). Multiply each mean loss
-  /// by terms of its batch / terms of the step (sum_of_ranks()), so that the losses add up to the
-  /// step's mean. Collective; call it once, before the first step: rank 0's state and seed are sent
-  /// to all. Throws UsageError, on all ranks, if they differ in model, strategy or environment.
-  /// Later, forward() throws it if the pass writes a buffer, which would differ between ranks. Each
-  /// rank updates its parts of the parameters (Options::shard_optimizer): until this object ends,
-  /// the optimizer has parts of parameters, gradients and state; afterwards whole parameters and no
-  /// state.
+  /// From now on each rank of `group` computes one batch per backward(), and the gradients of all
+  /// ranks are added in f32 (f64 for f64) in the order of the batches, so that the sum does not
+  /// depend on the number of ranks (distributed/reducer.h). Multiply each mean loss by its batch's
+  /// share of the terms of the step, which sum_of_ranks() adds up. All ranks must call this, once,
+  /// before the first step, because it sends rank 0's state and seed to all. Throws UsageError, on
+  /// all ranks, if their models, strategies or environments differ. With several ranks, forward()
+  /// also throws it if the pass writes a buffer, which would differ between them. If the optimizer
+  /// is sharded (Options::shard_optimizer), it has only this rank's parts of parameters, gradients
+  /// and state until this object ends; then whole parameters and no state.
   void train_together(Communicator& group = world(), const distributed::Options& options = {});
   /// Call it before a batch's forward pass: the batch's random numbers then depend on `number`, not
   /// on the rank. Throws UsageError unless 0 <= number < 2^30 - 2.
@@ -141,7 +141,8 @@ class Training {
   /// Returns how many steps were skipped until now. Waits for a GPU.
   int64_t skipped_steps() const;
   /// Returns the name of the first parameter whose gradient overflowed in the last skipped step.
-  /// All ranks must call it, before zero_grad(): on a GPU it waits and reads the present gradients.
+  /// Call it on all ranks and before zero_grad(), because on a GPU it only now looks for it, in the
+  /// present gradients.
   const std::string& first_overflow() const;
 
   const LastPass& last_pass() const;

@@ -18,9 +18,9 @@ struct BackwardOptions {
   Tensor gradient{};  // of root, with its shape and dtype; undefined: 1, if root has one element
   bool retain_graph = false;  // saved tensors are kept; else each is freed with its operation
   /// The gradients have a history of their own: a second backward can start from them. Implies
-  /// retain_graph. A leaf then owns its gradient, and the gradient's history the leaf: the memory
-  /// of both is freed when the gradient is (zero_grad(), set_grad({}), or a backward() that adds to
-  /// it without create_graph).
+  /// retain_graph. A leaf then owns its gradient, and the history of that gradient owns the leaf.
+  /// So neither is freed until the leaf gives its gradient up: by zero_grad(), set_grad({}), or a
+  /// backward() that adds to it without create_graph.
   bool create_graph = false;
 };
 

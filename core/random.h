@@ -40,7 +40,7 @@ struct RandomKey {
 class Generator {
  public:
   explicit Generator(uint64_t seed = 0) : key_{seed, 0} {}
-  /// Returns a key for `count` numbers that no other call will get.
+  /// Returns a key for `count` numbers that no later call of this generator gets.
   RandomKey reserve(uint64_t count) {
     const RandomKey key = key_;
     key_.offset += (count + 3) / 4;

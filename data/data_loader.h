@@ -27,7 +27,7 @@ namespace halftone::data {
 
 /// Returns a random number on [0, 1), with 53 random bits.
 inline double uniform(Generator& random) { return double(random.next() >> 11) * 0x1p-53; }
-/// Returns a random number on [low, high).
+/// Returns a random number from low to high; rounding can make it high.
 inline double uniform(Generator& random, double low, double high) {
   return low + (high - low) * uniform(random);
 }

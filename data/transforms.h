@@ -14,8 +14,9 @@ namespace halftone::data {
 
 // Means and deviations given by callers: one value per channel, or none for the default.
 
-/// Returns `values`, one per channel; if empty, `otherwise` for each channel. Throws UsageError in
-/// the name of `caller` for another number of values; the message calls the values `what` ("mean").
+/// Returns `values`, which must be one per channel; if it is empty, `otherwise` for each channel.
+/// Throws UsageError for another count; the message begins with `caller` and calls the values
+/// `what` ("mean").
 inline std::vector<double> per_channel(std::string_view caller, std::string_view what,
                                        std::vector<double> values, double otherwise,
                                        int64_t channels) {

@@ -169,6 +169,7 @@ std::string_view name(Verdict verdict) {
 
 Verdict verdict_of(Interval difference, double within) {
   const double low = difference.mean - difference.half, high = difference.mean + difference.half;
+  if (!std::isfinite(low) || !std::isfinite(high)) return Verdict::undecided;
   if (low > -within && high < within) return Verdict::equivalent;
   if (low > within) return Verdict::worse;
   if (high < -within) return Verdict::better;
@@ -251,7 +252,7 @@ std::string verdict_text(const std::vector<double>& differences, const std::stri
   const std::string about = fixed(std::ceil(double(answer.would_decide) / digit) * digit, 0),
                     more = answer.would_decide >= 100'000
                                ? ""
-                               : "; about " + about + " seeds would decide 1 %";
+                               : "; about " + about + " seeds would tell whether it is within 1 %";
   const bool lower = d.mean<-d.half, higher = d.mean> d.half;
   const char* const way = lower ? "better" : "worse";
   if (answer.verdict == Verdict::equivalent)

@@ -83,7 +83,7 @@ struct GateAnswer {
 };
 
 /// Returns equivalent if the interval is inside of -within to +within, worse if it is above that
-/// range, better if it is below, otherwise undecided (also for numbers that are not finite).
+/// range, better if it is below, otherwise undecided, as is an interval that is not finite.
 Verdict verdict_of(Interval difference, double within);
 
 /// The decisions of a gate, apart from its trainings: how many pairs are needed, and when to stop.

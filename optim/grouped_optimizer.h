@@ -145,7 +145,7 @@ class StatefulOptimizer : public Optimizer {
   /// none.
   virtual std::string problem_of_options(int group, OptionFields& change) const = 0;
 
-  /// Writes the present rate of a group to its published tensors.
+  /// Writes the present rate of a group to the tensors that captured steps read.
   void refresh_rates(int group);
   /// Throws UsageError for a group that does not exist.
   void require_group(int group) const;

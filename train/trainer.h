@@ -226,7 +226,8 @@ class Trainer {
   bool validates() const;
   /// Returns the steps taken, the completed epochs, and the finished batches of the present epoch.
   const CheckpointState& position() const;
-  /// Returns the number of samples that this object has trained on.
+  /// Returns how many samples this object has used, on all processes together. Skipped and dropped
+  /// steps count, earlier runs do not.
   double samples() const;
   /// Returns the mean loss of the last step. Waits for a GPU, and for the other processes.
   double step_loss() const;

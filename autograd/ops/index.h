@@ -136,8 +136,8 @@ Tensor nonzero(const Tensor& x);
 /// Returns the elements of x where the mask is true, as a vector; both broadcast. Waits for the
 /// GPU. As torch.masked_select.
 Tensor masked_select(const Tensor& x, const Tensor& mask);
-/// Returns `value` where the mask is true, else x. As torch.masked_fill; it also refuses a value
-/// that x's dtype cannot hold.
+/// Returns `value` where the mask is true, else x. As torch.masked_fill, but refuses every value
+/// that x's dtype cannot hold: a fraction for integers, a negative number for u8.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value);
 /// Returns i64 [.., classes], 1 at the index and 0 elsewhere. classes -1: the largest index + 1,
 /// which the host reads. As torch.nn.functional.one_hot.

@@ -306,8 +306,8 @@ inline Tensor vector_norm(const Tensor& x, double p = 2, const Dims& dims = {}, 
 }
 
 namespace detail {
-/// Runs a last-dimension operation along `dim`: recorded views move the dimension back and
-/// forth.
+/// Runs a last-dimension operation along `dim`: recorded views move the dimension to the end, and
+/// back.
 template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
   check::defined(Op::info.name, "the input", x);
   const int d = normalize_dim(Op::info.name, dim, x.rank());

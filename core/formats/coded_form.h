@@ -63,7 +63,7 @@ HT_HD constexpr CodedFormFacts facts(CodedForm form) {
 inline constexpr int64_t most_coded_together = 256;
 
 /// How one tensor is stored. has_sign is false for a tensor that is never negative (a second
-/// moment): no code is then a negative number.
+/// moment): 8bit, 8bit_linear and 4bit then have no negative numbers, the e4m3 forms are the same.
 struct Coding {
   CodedForm form = CodedForm::plain;
   bool has_sign = true;

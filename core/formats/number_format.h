@@ -250,8 +250,8 @@ HT_HD constexpr float choose(bool c, float a, float b) {
 HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (bits & 0x80000000u));
 }
-/// Returns the magnitude, a number of the grid, with the sign of `bits`. without: what a number
-/// below 0 becomes on a grid without a sign.
+/// Returns the magnitude, a number of the grid, with the sign of `bits`; on a grid with one zero, a
+/// zero gets none. On a grid without signs, a number below 0 becomes `without`.
 template <bool wide>
 HT_HD constexpr float signed_on(const Grid& grid, uint32_t bits, float magnitude, float without) {
   if (!wide) return with_sign_of(bits, magnitude);

@@ -22,6 +22,7 @@ ul{max-width:60rem;margin:.25rem 0;padding-left:1.2rem}
 a{color:inherit;text-decoration-color:var(--faint)} .lead{font-size:1.1rem} code{font:.875em ui-monospace,monospace}
 details{border-top:1px solid var(--line)} summary{font-weight:600;padding:.45rem 0;cursor:pointer}
 .wide{overflow-x:auto;max-width:100%;margin:.75rem 0}
+.wide,figure.broad{background:linear-gradient(90deg,var(--ground) 60%,transparent) 0 0/2rem 100% no-repeat local,linear-gradient(-90deg,var(--ground) 60%,transparent) 100% 0/2rem 100% no-repeat local,linear-gradient(90deg,var(--faint),transparent) 0 0/.7rem 100% no-repeat,linear-gradient(-90deg,var(--faint),transparent) 100% 0/.7rem 100% no-repeat}
 table{border-collapse:collapse;overflow-wrap:normal;font-size:.875rem;line-height:1.35;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;font-weight:400}
 td{white-space:nowrap} th.t,td.t{text-align:left;white-space:normal;overflow-wrap:break-word;max-width:24rem}

@@ -56,7 +56,9 @@ struct Question {
 const Question questions[] = {
     {"curves",
      "Where do the losses part, and what do bits buy?",
-     "While the band contains 0, the runs do not tell the policies apart.",
+     "Each band is of its step alone, so some exclude 0 by chance; the verdicts above are of the "
+     "final "
+     "loss.",
      {"differences", "pareto", "axes"}},
     {"underflow",
      "What becomes 0?",
@@ -64,7 +66,8 @@ const Question questions[] = {
      {"underflow", "steps"}},
     {"overflow",
      "What overflowed, and how did the scales follow?",
-     "halftone-lab explain names the tensor that overflowed in a skipped step.",
+     "Numbers beyond the largest become the largest. halftone-lab explain names the tensor that "
+     "overflowed in a skipped step.",
      {"scale", "saturation"}},
     {"errors",
      "How large are the errors, and what do they consist of?",
@@ -73,8 +76,8 @@ const Question questions[] = {
      error_table},
     {"sizes",
      "How large are the numbers?",
-     "The tensors that lose most, below the ranges of formats; the last is their own, at its "
-     "scale.",
+     "The tensors that lose most, below the ranges of formats (faint: subnormal numbers); the last "
+     "is their own, at its scale.",
      {"exponents", "rms"}},
     {"updates",
      "Which updates are lost?",
@@ -83,7 +86,9 @@ const Question questions[] = {
      update_table},
     {"memory",
      "Where are the bytes?",
-     "Values emulated on a grid are stored as f32, or in a short dtype that holds them.",
+     "Each policy at its own peak. Values emulated on a grid are stored as f32, or in a short "
+     "dtype "
+     "that holds them.",
      {"memory"}},
     {"formats",
      "Which format does each tensor get?",

@@ -73,6 +73,9 @@ void fit_losses(svg::Plot& plot) {
   high = std::min(high, low + 8 * (least - low));
   const double room = 0.08 * (high - low);
   if (room > 0) plot.y.low = low - room, plot.y.high = high + room;
+  for (const svg::Curve& curve : plot.curves)
+    for (const svg::Point& p : curve.points)
+      if (p.y > plot.y.high) return void(plot.y.label += ", higher ones are cut off");
 }
 
 using Steps = std::map<double, std::vector<double>>;  // numbers of several runs by step
@@ -157,7 +160,7 @@ Pictures difference_forest(const Groups& groups) {
 /// each has a lower loss than the one before, by an interval that excludes 0.
 Pictures bits_and_losses(const Groups& groups) {
   svg::Plot plot{.title = "Final loss over bits of operands, 95 % intervals"};
-  plot.x.label = "mean bits of weights, inputs, gradients", plot.y.label = "loss";
+  plot.x.label = "mean bits of weights, inputs, gradients", plot.y.label = "final loss";
   std::map<std::pair<double, double>, const ReportGroup*> by_bits;
   std::set<double> different;
   add_curves(plot, groups, [&](const ReportGroup& group) -> std::vector<svg::Point> {
@@ -401,7 +404,7 @@ std::optional<svg::Range> own_range(const ReportTensor& tensor) {
     shift = std::log2(tensor.survey.sums.largest) - range.high;
   if (!std::isfinite(shift)) shift = 0;
   range.low += shift, range.high += shift, range.faint_low += shift;
-  if (shift != 0) range.name += ", scaled";
+  if (shift != 0) range.name += tensor.scales.empty() ? ", largest block" : ", scaled";
   return range;
 }
 
@@ -425,7 +428,10 @@ std::vector<Place> worst_places(const Groups& groups) {
   std::set<std::pair<std::string, policy::Role>> taken;
   std::vector<Place> result;
   for (const auto& [badness, place] : all)
-    if (result.size() < 10 && taken.insert(place.second->first).second) result.push_back(place);
+    if (result.size() < 10 &&
+        taken.emplace(without_numbers(place.second->first.first), place.second->first.second)
+            .second)
+      result.push_back(place);
   return result;
 }
 
@@ -438,7 +444,8 @@ Pictures exponents(const Groups& groups) {
                             std::string(policy::name(tensor->first.second)) + ", " + group->label};
     if (const double lost = survey.underflow(); !tensor->second.quantizer.empty() && lost >= 0)
       plot.title += ": " + number(100 * lost, 3) + " % become 0";
-    if (const auto lift = survey.sufficient_lift(formats::f16); lift && *lift > 0)
+    if (const auto lift = survey.sufficient_lift(formats::f16);
+        lift && *lift > 0 && tensor->second.quantizer.find('e') != 0)
       plot.title += "; a scale of 2^" + std::to_string(*lift) + " would do for f16";
     plot.x.label = "log2 |x|", plot.y.label = "percent";
     svg::Curve curve =
@@ -472,7 +479,8 @@ Pictures errors_by_block(const Groups& groups) {
   for (const policy::Role role :
        {policy::Role::input, policy::Role::weight, policy::Role::grad_output}) {
     svg::Plot plot{.title = "Error of roundings by block: " + std::string(policy::name(role))};
-    plot.x.label = "number of the block or layer", plot.y = {.label = "percent", .low = 0};
+    plot.x.label = "number of the block or layer",
+    plot.y = {.label = "percent of the tensor", .low = 0};
     std::set<double> blocks;
     add_curves(plot, groups, [&](const ReportGroup& group) {
       std::map<int, RoleErrors> errors;

@@ -64,7 +64,7 @@ std::string winner(const Groups& groups) {
     equals.push_back(html::brief(group->label, 60));
   }
   const std::string name = "<b>" + html::brief(best.label, 60) + "</b>",
-                    lowest = " has the lowest " + defined("loss", "final-loss");
+                    lowest = " has the lowest " + defined("final loss", "final-loss");
   const std::string sentence =
       equals.empty() ? name + lowest + ", and every other policy is worse."
                      : "Undecided: " + name + lowest + ", but these runs cannot tell it from " +
@@ -73,21 +73,38 @@ std::string winner(const Groups& groups) {
   return html::element("p", "class=\"lead\"", sentence) + "\n";
 }
 
-/// Says where a policy's roundings lose most.
+/// Says in which role a policy's roundings lose most, and names a tensor that stands out.
 std::string loses_most(const ReportGroup& group) {
-  double most = 0, least = HUGE_VAL;
-  std::string lost, noisy;
+  std::map<policy::Role, std::vector<std::pair<double, std::string>>> all;  // SQNR, site
+  double most = 5e-4;
+  std::string zeros;
   for (const auto& [place, tensor] : group.tensors) {
     if (tensor.quantizer.empty()) continue;
-    const std::string at =
-        html::brief(place.first, 60) + " " + std::string(policy::name(place.second));
-    if (const double share = tensor.survey.underflow(); share > most) most = share, lost = at;
-    if (const double sqnr = tensor.survey.sqnr(); sqnr < least) least = sqnr, noisy = at;
+    if (const double sqnr = tensor.survey.sqnr(); std::isfinite(sqnr))
+      all[place.second].emplace_back(sqnr, place.first);
+    if (const double share = tensor.survey.underflow(); share > most)
+      most = share, zeros = place.first + " " + std::string(policy::name(place.second));
   }
-  if (noisy.empty()) return "";
-  return " It errs most in " + noisy + ", with an " + defined("SQNR", "sqnr") + " of " +
-         fixed(least, 1) + " dB" +
-         (most < 5e-4 ? "." : "; " + fixed(100 * most, 1) + " % become 0 in " + lost + ".");
+  for (auto& entry : all) std::ranges::sort(entry.second);
+  const auto worst = std::ranges::min_element(all, {}, [](auto& e) { return e.second.front(); });
+  if (worst == all.end()) return "";
+  const auto& [role, noise] = *worst;
+  std::string text = " It errs most in " + defined(policy::name(role), "roles") + ", with an " +
+                     defined("SQNR", "sqnr") + " of " + fixed(noise.front().first, 1);
+  if (noise.size() > 1) text += " to " + fixed(noise.back().first, 1);
+  text += " dB";
+  if (noise.size() > 1 && noise[1].first > noise[0].first + 1)
+    text += " (least in " + html::brief(noise[0].second, 60) + ")";
+  if (!zeros.empty())
+    text += "; up to " + fixed(100 * most, 1) + " % become 0, in " + html::brief(zeros, 80);
+  return text + ".";
+}
+
+/// Returns the differences of a few seeds: one far from the others explains a wide interval.
+std::string by_seed(const std::vector<double>& paired) {
+  std::string text;
+  for (const double d : paired) text += (text.empty() ? "" : ", ") + fixed(100 * d, 1);
+  return paired.size() < 2 || paired.size() > 6 ? "" : " By seed: " + text + " %.";
 }
 
 }  // namespace
@@ -100,14 +117,15 @@ std::string verdicts(const ReportData& data) {
     std::string sentences;
     for (const ReportGroup* group : groups)
       if (!group->is_file && sentences.size() < 20'000)
-        sentences +=
-            html::element("li", "",
-                          name_of(*group) + " " +
-                              (group == &base ? "is the reference."
-                                              : escaped(verdict_text(group->paired(base, "loss"),
-                                                                     base.label))) +
-                              loses_most(*group)) +
-            "\n";
+        sentences += html::element(
+                         "li", "",
+                         name_of(*group) + " " +
+                             (group == &base
+                                  ? "is the reference."
+                                  : escaped(verdict_text(group->paired(base, "loss"), base.label)) +
+                                        by_seed(group->paired(base, "loss"))) +
+                             loses_most(*group)) +
+                     "\n";
     if (sentences.empty()) continue;
     if (lists.size() > 1) text += html::element("h2", "", html::brief(base.workload, 60));
     text += winner(groups) + html::element("ul", "class=\"verdicts\"", "\n" + sentences) + "\n";
@@ -122,9 +140,9 @@ std::string policy_table(const ReportData& data) {
     if (base.is_file) continue;
     std::vector<std::string> heads{"policy",
                                    defined("bits of weights, inputs, gradients", "bits"),
-                                   defined("MiB", "mib"),
-                                   defined("ms/step", "ms"),
-                                   defined("loss, 95 %", "final-loss"),
+                                   defined("MiB here", "mib"),
+                                   defined("ms/step here", "ms"),
+                                   defined("final loss, 95 %", "final-loss"),
                                    defined("against " + html::shortened(base.label, 24), "paired")};
     const auto skipped_in = [](const ReportGroup* group) {
       const auto all = group->numbers("skipped_steps");
@@ -158,7 +176,7 @@ std::string policy_table(const ReportData& data) {
 
 /// Facts of the runs: those that all share, and a column for each policy with the others.
 std::string fact_tables(const ReportData& data) {
-  std::map<std::string, std::vector<std::set<std::string>>> facts;  // by policy
+  std::map<std::string, std::vector<std::vector<std::string>>> facts;  // by policy and run
   std::vector<std::string> heads{"fact"};
   for (std::size_t g = 0; g < data.groups.size(); ++g) {
     heads.push_back(name_of(data.groups[g]));
@@ -166,26 +184,27 @@ std::string fact_tables(const ReportData& data) {
       const auto add = [&](const std::string& name, const std::string& value) {
         auto& values = facts[name];
         values.resize(data.groups.size());
-        values[g].insert(value);
+        values[g].push_back(value);
       };
       for (const auto& [name, value] : run.summary.texts) add(name, value);
-      for (const auto& [name, value] : run.summary.numbers) add(name, number(value, 6));
+      for (const auto& [name, value] : run.summary.numbers) add(name, number(value, 4));
     }
   }
   html::Table same({"the same in all runs", ""}, 2), different(heads, heads.size());
   for (const auto& fact : facts) {
     const auto& [name, values] = fact;
     if (name == "format" || name == "policy") continue;
-    const auto text_of = [](const std::set<std::string>& all) {
-      std::string text;
-      for (const std::string& value : all) text += (text.empty() ? "" : "; ") + value;
-      return html::brief(text, 120);
+    const auto are = [](const std::vector<std::string>& all, const std::string& value) {
+      return std::ranges::count(all, value) == std::ssize(all);
     };
     std::vector<std::string> row{html::brief(name, 40)};
-    for (const auto& all : values) row.push_back(text_of(all));
-    const bool equal = values[0].size() == 1 && std::ranges::all_of(values, [&](const auto& v) {
-                         return v == fact.second[0];
-                       });
+    for (const auto& all : values) {
+      const bool one = !all.empty() && are(all, all[0]);
+      row.push_back(html::brief(one ? all[0] : joined(all, "; "), 120));
+    }
+    const bool equal = std::ranges::all_of(values, [&](const auto& v) {
+      return !v.empty() && !fact.second[0].empty() && are(v, fact.second[0][0]);
+    });
     if (equal) same.row({row[0], row[1]});
     else different.row(row);
   }
@@ -230,7 +249,7 @@ std::string treatment_of(const RecordedSite& site) {
     else formats.emplace_back(format, role);
   }
   std::string text =
-      escaped(site.computes_in.empty() ? "-" : html::shortened(site.computes_in, 30));
+      escaped(site.computes_in.empty() ? "-" : "in " + html::shortened(site.computes_in, 30));
   for (const auto& [format, roles] : formats)
     text += "<br/>" +
             (formats.size() > 1 || known.size() == 1 ? html::brief(roles, 60) + " " : "all ") +
@@ -305,16 +324,19 @@ std::string without_numbers(std::string_view site) {
 
 std::string error_table(const ReportData& data) {
   constexpr std::size_t most_lines = 100;
-  html::Table table({"policy, role", "error, %", defined("scale", "error-parts"),
+  html::Table table({"policy, role, format", "error, %", defined("scale", "error-parts"),
                      defined("dead zone", "error-parts"), defined("grid", "error-parts"),
-                     defined("beyond", "error-parts"), defined("norm / noise", "norm-to-noise"),
+                     defined("beyond", "error-parts"),
+                     defined("least norm / noise", "norm-to-noise"),
                      defined("flipped", "oscillation"), defined("and back", "oscillation")});
   for (const ReportGroup& group : data.groups) {
-    std::map<policy::Role, RoleErrors> roles;
-    for (const auto& [place, tensor] : group.tensors) roles[place.second].add(place.second, tensor);
-    for (const auto& [role, e] : roles) {
+    std::map<std::pair<policy::Role, std::string>, RoleErrors> all;
+    for (const auto& [place, tensor] : group.tensors)
+      all[{place.second, short_format(tensor.quantizer)}].add(place.second, tensor);
+    for (const auto& [key, e] : all) {
       if (e.tensors == 0 || table.rows() == most_lines) continue;
-      std::vector<std::string> row{name_of(group) + "<br/>" + std::string(policy::name(role)),
+      std::vector<std::string> row{name_of(group) + "<br/>" + std::string(policy::name(key.first)) +
+                                       " " + html::brief(key.second, 40),
                                    fixed(100 * e.size(), 2)};
       for (const double part : {e.parts.scale, e.parts.dead_zone, e.parts.grid, e.parts.saturation})
         row.push_back(e.whole > 0 ? fixed(100 * part / e.whole, 1) : "-");
@@ -330,8 +352,8 @@ std::string error_table(const ReportData& data) {
 }
 
 std::string update_table(const ReportData& data) {
-  html::Table table({"policy", defined("lost, %", "lost"), "as forward sees it, %",
-                     defined("effective descent", "descent"), "as forward sees it",
+  html::Table table({"policy", defined("lost, %", "lost"), "in forward's dtype, %",
+                     defined("effective descent", "descent"), "in forward's dtype",
                      defined("update ratio", "ratio")});
   for (const ReportGroup& g : data.groups)
     if (!g.updates.empty())
@@ -440,24 +462,26 @@ std::string search_of(const std::filesystem::path& path) {
 
 /// A line each: anchor|name|text.
 constexpr std::string_view all_definitions =
-    R"(final-loss|final loss|The loss on validation data. A workload without such data has the mean of the last tenth of the steps instead. The table shows the mean over the seeds that all policies share (without such a seed: over the policy's own), and its 95 % interval.
+    R"(roles|roles of tensors|Operands of an operation are its input and weight; the products of backward read them again (input.backward, weight.backward). grad_output is the gradient of its result: grad_output.weight as operand of the weights' gradient, grad_output.input as operand of the input's.
+site|site|An operation in the model: the path of its module, its name, and which call of that name it is in the module.
+final-loss|final loss|The loss on validation data. A workload without such data has the mean of the last tenth of the steps instead. The table shows the mean over the seeds that all policies share (without such a seed: over the policy's own), and its 95 % interval.
 paired|against a policy|(loss - its loss) / its loss for each seed that both have. The mean over the seeds and its 95 % interval, mean ± t s / √n with Student's t.
 bits|bits|Mean bits of the weights, inputs and gradients of results that products multiply, scales of blocks included; one number if they are equal.
-mib|MiB|The bytes of all uses but the data set at the moment of their highest total, in the first run of the policy.
-ms|ms per step|The median over the steps, from the batch to the update, without validation; then the median over the seeds.
+mib|MiB here|The bytes of all uses but the data set at the moment of their highest total, in the first run of the policy. Emulated formats need bytes, and time, that they would not need on hardware that has them.
+ms|ms/step here|The median over the steps, from the batch to the update, without validation; then the median over the seeds.
 at-rest|at rest|Parameters and the tensors stored with them: masters, remainders, compensation.
 underflow|underflow|The share of the nonzero numbers that become 0.
 saturation|saturation|The share of all numbers that exceed the grid's largest number times its scale.
 sqnr|SQNR|10 log10(Σ x² / Σ e²) in dB; e is the error of the rounding, so a larger number is a smaller error. Large values dominate the sums and hide small values that become 0: compare it with underflow.
 error-parts|scale, dead zone, grid, beyond|Parts of Σ e² that add up to it. With a = Σ x y / Σ x², scale is (a - 1)² Σ x²: what one factor for all of y would remove. The rest, Σ (y - a x)², is divided into numbers that became 0 (dead zone), numbers beyond the grid's largest (beyond), and all others (grid).
-norm-to-noise|norm / noise|√(Σ x² / Σ e²) of a gradient. Training stalls when it is below √3 (arXiv 2505.19115).
+norm-to-noise|norm / noise|√(Σ x² / Σ e²) of a gradient. arXiv 2505.19115 sees training stall below √3.
 oscillation|flipped, and back|Over three sampled steps in a row: the share of a weight's numbers that moved to another point of the grid from the second to the third, and the share that moved away and back (arXiv 2502.20853).
 rms|log2 of the root mean square|log2 √(Σ x² / n) before the rounding, loss scale included.
 sufficient|scale for a format|The smallest loss scale or tensor scale that is enough: the power of two that lifts all but a thousandth of the numbers above those that the format rounds to 0, limited by the room below its largest number.
 lost|lost|The share of updates u, u ≠ 0, that leave the weight unchanged. u: the optimizer's update in f32.
 descent|effective descent|Σ (w' - w) u / Σ u u: 1 if steps apply whole updates.
 ratio|update ratio|Norm of u over norm of w.
-ulp|log2(|u| / ulp(w))|ulp(w): the spacing of the parameter's dtype at w. Below -1, rounding to nearest loses the update.
+ulp|log2(abs(u) / ulp(w))|ulp(w): the spacing of the parameter's dtype at w. Below -1, rounding to nearest loses the update.
 rounding|rounding|The relative error √(Σ e² / Σ x²) of a rounding, divided by the prediction of its format, 0.2123 · 2^(1-p) for significands of p bits.
 local|local|The relative difference from the same operation in f32 on operands that were not rounded.
 amplification|amplification|local divided by the root of the sum of squares of the operands' errors and the result's own rounding. About 1 for products of independent operands.

@@ -41,6 +41,7 @@ std::vector<BackendStatus> backend_statuses() { return {}; }
 std::string kernels_of(Device) { return "reference"; }
 int cpu_threads() { return 1; }
 bool crowded() { return false; }
+double seconds_alone() { return 0; }
 int core_to_leave() { return -1; }
 void leave_core(int) {}
 Communicator& world() { fail<UsageError>("fuzz", "there is one process here."); }

@@ -47,6 +47,7 @@ TEST_CASE("verdicts: the interval against the bound") {
   const double inf = std::numeric_limits<double>::infinity();
   CHECK(lab::verdict_of({0, inf}, 0.005) == Verdict::undecided);
   CHECK(lab::verdict_of({std::nan(""), 0.001}, 0.005) == Verdict::undecided);
+  CHECK(lab::verdict_of({inf, 0.001}, 0.005) == Verdict::undecided);
 }
 
 /// A whole gate on differences that draw() returns.

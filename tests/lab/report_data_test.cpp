@@ -490,14 +490,14 @@ TEST_CASE("policies: means, intervals, pairs by seed, medians and sums") {
   CHECK(table[1][0] == "base");
   CHECK(cell(table, 1, "loss, 95 %") == "4 ± 25");  // of seeds 0 and 2, which both have
   CHECK(cell(table, 1, "against base") == "");
-  CHECK(cell(table, 1, "ms/step") == "3.00");
+  CHECK(cell(table, 1, "ms/step here") == "3.00");
   CHECK(cell(table, 1, "skipped") == "7");
-  CHECK(cell(table, 1, "MiB") == "-");
+  CHECK(cell(table, 1, "MiB here") == "-");
   CHECK(cell(table, 2, "loss, 95 %") == "6 ± 38");
   // Both pairs differ by a half of the base's loss: no spread.
   CHECK(cell(table, 2, "against base") == "+50 ± 0 %");
   CHECK(cell(table, 2, "skipped") == "0");
-  CHECK(cell(table, 2, "MiB") == "4.00");  // without the data set
+  CHECK(cell(table, 2, "MiB here") == "4.00");  // without the data set
 }
 
 TEST_CASE("bits: one number if they are equal, three otherwise, each at its policy") {
@@ -526,7 +526,7 @@ TEST_CASE("policies: a group without losses has dashes, and each workload has a 
   const auto tables = tables_of(lab::policy_table(data));
   REQUIRE(tables.size() == 2);
   CHECK(cell(tables[0], 1, "loss, 95 %") == "-");
-  CHECK(cell(tables[0], 1, "ms/step") == "-");
+  CHECK(cell(tables[0], 1, "ms/step here") == "-");
   CHECK(cell(tables[1], 1, "loss, 95 %") == "1");  // of one run
 }
 

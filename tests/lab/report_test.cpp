@@ -393,7 +393,7 @@ TEST_CASE("verdicts: what the interval says, and how many seeds would decide") {
             .starts_with("is worse than fp32: +1.20 ± 0.99 % with 3 seeds, "
                          "by more or less than 1 %; about "));
   CHECK(text({0.05, -0.03}).starts_with("differs from fp32 by +1 ± 51 %: undecided with 2 seeds"));
-  CHECK(text({0.012, 0.016, 0.008}).ends_with(" seeds would decide 1 %."));
+  CHECK(text({0.012, 0.016, 0.008}).ends_with(" seeds would tell whether it is within 1 %."));
 }
 
 TEST_CASE("a page whose policies cannot be told apart says so first") {
