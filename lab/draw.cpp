@@ -60,11 +60,13 @@ Scale scale_of(const Axis& axis, Extent seen, double margin) {
 /// The same with room for wider fonts.
 double room_for(std::string_view text, double size) { return 1.13 * width_of(text, size); }
 
-/// Returns the text, or its end after an ellipsis: the ends of sites and policies tell them apart.
+/// Returns the text, or its end after an ellipsis, from the next part of a path on if it has one:
+/// the ends of sites and policies tell them apart.
 std::string fitted(std::string_view text, double width, double size) {
   if (room_for(text, size) <= width) return std::string(text);
   while (!text.empty() && room_for(text, size) + size > width)
     text.remove_prefix(html::first_of(text).bytes);
+  if (const std::size_t dot = text.find('.'); dot < text.size() / 2) text.remove_prefix(dot + 1);
   return "…" + std::string(text);
 }
 

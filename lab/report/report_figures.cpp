@@ -75,7 +75,7 @@ void fit_losses(svg::Plot& plot) {
   if (room > 0) plot.y.low = low - room, plot.y.high = high + room;
   for (const svg::Curve& curve : plot.curves)
     for (const svg::Point& p : curve.points)
-      if (p.y > plot.y.high) return void(plot.y.label += ", higher ones are cut off");
+      if (p.y > plot.y.high) return void(plot.x.label = "step; higher losses are cut off");
 }
 
 using Steps = std::map<double, std::vector<double>>;  // numbers of several runs by step
@@ -325,8 +325,9 @@ Pictures map_of(const Groups& groups, std::string_view statistic) {
   const std::size_t all = rows.size();
   keep_worst(rows);
   if (rows.size() < all)
-    map.title +=
-        "; the " + std::to_string(rows.size()) + " worst of " + std::to_string(all) + " sites";
+    map.title += "; the " + std::to_string(rows.size()) +
+                 (what.least_first ? " lowest of " : " highest of ") + std::to_string(all) +
+                 " sites";
   for (auto& [bad, row] : rows) map.rows.push_back(std::move(row));
   if (columns.size() <= 9) return {map};
   Pictures parts;  // a map for each policy: one would be too wide

@@ -89,6 +89,9 @@ std::string loses_most(const ReportGroup& group) {
   const auto worst = std::ranges::min_element(all, {}, [](auto& e) { return e.second.front(); });
   if (worst == all.end()) return "";
   const auto& [role, noise] = *worst;
+  if (noise.front().first > 50)  // as bf16
+    return " Every " + defined("SQNR", "sqnr") + " is at least " + fixed(noise.front().first, 1) +
+           " dB.";
   std::string text = " It errs most in " + defined(policy::name(role), "roles") + ", with an " +
                      defined("SQNR", "sqnr") + " of " + fixed(noise.front().first, 1);
   if (noise.size() > 1) text += " to " + fixed(noise.back().first, 1);

@@ -2,7 +2,7 @@
 # same_bits.sh LAUNCH PROGRAM PART: trainings end with the same bits and the same metrics on any number of processes. Parts:
 #   strategies_on_2   every strategy on 1 and 2 processes
 #   strategies        every strategy on 3 and 4 processes, without shards, with small and large buckets
-# #   wires             gradients that are rounded for the transfer
+#   wires               gradients that are rounded for the transfer
 #   policies          policy files: scales from history, random rounding, a wire of their own
 #   shares            processes without a batch; checkpoints are the same bytes, and a training that stops and goes on, on
 #                     another number of processes each time, ends as one that was left alone
