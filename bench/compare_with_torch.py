@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--capture", action="store_true", help="train_step replays a CUDA graph")
     parser.add_argument("--json", type=pathlib.Path, help="also writes each cell to a file, one line each")
-    for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60), ("--busy", 0)):
+    for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 3000), ("--busy", 0)):
         parser.add_argument(name, type=int, default=default)
     a = parser.parse_args()
     names = list(dict.fromkeys(a.peers.split(",") + ["torch-compiled"] * a.compile))
