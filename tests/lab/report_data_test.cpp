@@ -488,12 +488,12 @@ TEST_CASE("policies: means, intervals, pairs by seed, medians and sums") {
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 3);
   CHECK(table[1][0] == "base");
-  CHECK(cell(table, 1, "loss, 95 %") == "4 ± 25");  // of seeds 0 and 2, which both have
+  CHECK(cell(table, 1, "final loss, 95 %") == "4 ± 25");  // of seeds 0 and 2, which both have
   CHECK(cell(table, 1, "against base") == "");
   CHECK(cell(table, 1, "ms/step here") == "3.00");
   CHECK(cell(table, 1, "skipped") == "7");
   CHECK(cell(table, 1, "MiB here") == "-");
-  CHECK(cell(table, 2, "loss, 95 %") == "6 ± 38");
+  CHECK(cell(table, 2, "final loss, 95 %") == "6 ± 38");
   // Both pairs differ by a half of the base's loss: no spread.
   CHECK(cell(table, 2, "against base") == "+50 ± 0 %");
   CHECK(cell(table, 2, "skipped") == "0");
@@ -515,7 +515,32 @@ TEST_CASE("bits: one number if they are equal, three otherwise, each at its poli
   const auto row = std::ranges::find(facts.at(0), "operands.weight_bits",
                                      [](const Cells& cells) { return cells[0]; });
   REQUIRE(row != facts[0].end());
-  CHECK(*row == Cells{"operands.weight_bits", "16", "7.1459"});  // a column a policy
+  CHECK(*row == Cells{"operands.weight_bits", "16", "7.146"});  // a column a policy
+}
+
+TEST_CASE("facts: the values of a policy's runs in their order, one if they are equal") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 9), run_of(1, 9), run_of(2, 9)}));
+  data.groups.push_back(group_of("b", {run_of(0, 10), run_of(1, 2), run_of(2, 10)}, 1));
+  const HtmlTable table = tables_of(lab::fact_tables(data)).at(0);
+  CHECK(std::ranges::find(table, Cells{"loss", "9", "10; 2; 10"}) != table.end());
+}
+
+TEST_CASE("verdicts: the differences of few seeds, and the role that errs most") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1), run_of(1, 1), run_of(2, 1)}));
+  data.groups.push_back(group_of("b", {run_of(0, 1.01), run_of(1, 0.99), run_of(2, 1.2)}, 1));
+  auto& tensors = data.groups[1].tensors;
+  for (const char* site : {"a", "b", "c"}) {
+    tensors[{site, Role::weight}] = tensor_of(100, 0, 0.001, "e4m3");
+    tensors[{site, Role::input}] = tensor_of(100, 0, 1, "e2m1");
+  }
+  const std::string alike = lab::verdicts(data);
+  CHECK(contains(alike, " By seed: 1.0, -1.0, 20.0 %."));
+  CHECK(contains(alike, ">input</a>"));
+  CHECK(!contains(alike, "least in"));
+  tensors[{"c", Role::input}] = tensor_of(100, 25, 4, "e2m1");
+  CHECK(contains(lab::verdicts(data), " dB (least in c); up to 25.0 % become 0, in c input."));
 }
 
 TEST_CASE("policies: a group without losses has dashes, and each workload has a table") {
@@ -525,9 +550,9 @@ TEST_CASE("policies: a group without losses has dashes, and each workload has a 
   data.groups[1].workload = "v";
   const auto tables = tables_of(lab::policy_table(data));
   REQUIRE(tables.size() == 2);
-  CHECK(cell(tables[0], 1, "loss, 95 %") == "-");
+  CHECK(cell(tables[0], 1, "final loss, 95 %") == "-");
   CHECK(cell(tables[0], 1, "ms/step here") == "-");
-  CHECK(cell(tables[1], 1, "loss, 95 %") == "1");  // of one run
+  CHECK(cell(tables[1], 1, "final loss, 95 %") == "1");  // of one run
 }
 
 TEST_CASE("axes: the cells of a sweep are a curve over each axis of numbers") {
@@ -615,13 +640,13 @@ TEST_CASE("formats: sites that get the same share a line, what differs is marked
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
   REQUIRE(table.size() == 4);
-  CHECK(table[1] ==
-        Cells{"h.0/linear.0 (2 like this)", "bf16all e4m3", "≠ bf16input e4m3weight e2m1/1x16"});
+  CHECK(table[1] == Cells{"h.0/linear.0 (2 like this)", "in bf16all e4m3",
+                          "≠ in bf16input e4m3weight e2m1/1x16"});
   CHECK(table[2][0] == "h.2/linear.0");
-  CHECK(table[2][2] == "≠ f32input e4m3weight e2m1/1x16");
+  CHECK(table[2][2] == "≠ in f32input e4m3weight e2m1/1x16");
   CHECK(contains(lab::format_table(data),
                  "title=\"input: e4m3; input.backward: e4m3; weight: " + blocks));
-  CHECK(table[3] == Cells{"head", "not there", "≠ f32"});
+  CHECK(table[3] == Cells{"head", "not there", "≠ in f32"});
 }
 
 TEST_CASE("sites: a map of each statistic; sites and roles with nothing to say are left out") {
@@ -699,7 +724,7 @@ TEST_CASE("exponents: the worst tensor first, once under the policy where it is 
   tensor.quantizer = "e2m1, blocks of 1x32";
   tensor.survey.sums.to_zero = 90, tensor.survey.sums.largest = 0.75;
   const lab::svg::Range own = plots()[0].ranges.back();
-  CHECK(own.name == "e2m1, scaled");
+  CHECK(own.name == "e2m1, largest block");
   CHECK(own.high == doctest::Approx(std::log2(0.75)));
   CHECK(own.high - own.low == doctest::Approx(std::log2(6)));
 }
@@ -774,21 +799,23 @@ TEST_CASE("the parts of errors: shares of each role, the worst gradient, flips o
   tensors[{"a", Role::grad_output}] = tensor(2, 6, 16);
   tensors[{"b", Role::grad_output}] = tensor(1, 1, 4);
   tensors[{"a", Role::weight}] = tensor(1, 3, 100);
+  tensors[{"w", Role::weight}] = tensor(1, 3, 100), tensors[{"w", Role::weight}].quantizer = "bf16";
   tensors[{"a", Role::weight}].flips = {.count = 200, .flipped = 20, .returned = 5};
   const auto tables = tables_of(lab::error_table(data));
   REQUIRE(tables.size() == 1);
   const HtmlTable& table = tables[0];
-  REQUIRE(table.size() == 3);
-  CHECK(table[1][0] == "pweight");
-  CHECK(cell(table, 1, "error, %") == "20.00");
-  CHECK(cell(table, 1, "dead zone") == "25.0");
-  CHECK(cell(table, 1, "flipped") == "10.00");
-  CHECK(cell(table, 1, "and back") == "2.50");
-  CHECK(cell(table, 1, "norm / noise") == "");
-  CHECK(cell(table, 2, "scale") == "0.0");
-  CHECK(cell(table, 2, "dead zone") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
-  CHECK(cell(table, 2, "grid") == "62.5");
-  CHECK(cell(table, 2, "norm / noise") == "1.41, 2 below √3");
+  REQUIRE(table.size() == 4);
+  CHECK(table[1][0] == "pweight bf16");  // a line for each format
+  CHECK(table[2][0] == "pweight e4m3");
+  CHECK(cell(table, 2, "error, %") == "20.00");
+  CHECK(cell(table, 2, "dead zone") == "25.0");
+  CHECK(cell(table, 2, "flipped") == "10.00");
+  CHECK(cell(table, 2, "and back") == "2.50");
+  CHECK(cell(table, 2, "least norm / noise") == "");
+  CHECK(cell(table, 3, "scale") == "0.0");
+  CHECK(cell(table, 3, "dead zone") == "37.5");  // (2/16 + 1/4) / (8/16 + 2/4)
+  CHECK(cell(table, 3, "grid") == "62.5");
+  CHECK(cell(table, 3, "least norm / noise") == "1.41, 2 below √3");
 }
 
 TEST_CASE("errors by block: the mean over the sites of a block, if there are two blocks") {
