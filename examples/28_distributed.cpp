@@ -1,6 +1,7 @@
 // Lesson 28: one training on several processes. You will see that the final weights do not depend
-// on the number of processes, to the bit:
+// on the number of processes, to the bit, if each has one thread:
 //
+//   export OMP_NUM_THREADS=1
 //   28_distributed --hash
 //   mpirun -n 2 --bind-to none 28_distributed --hash
 //   mpirun -n 4 --bind-to none 28_distributed --hash

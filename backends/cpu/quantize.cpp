@@ -1,6 +1,8 @@
 // Quantizers with the SIMD kernels: element by element, or band by band of blocks. Short floats
 // pass through buffers of floats.
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
@@ -155,9 +157,57 @@ constexpr MagnitudeDigit digit = magnitude_digits[0];
 /// Neighbors are counted in different tables, so that equal ones do not wait for each other.
 constexpr int64_t tables = 4;
 
+/// Returns the quantile if only few numbers are above it: a sample gives a magnitude that is almost
+/// certainly below, and the search is among those above that one. Without a value, it was not below
+/// or too many are above.
+std::optional<float> bound_in_tail(double share, const float* x, int64_t count) {
+  constexpr int64_t samples = 4096, together = 32, length = 1 << 15, most_share = 16;
+  if (share < 0.98 || count < 4 * length) return {};
+  std::array<uint32_t, samples> sample;
+  for (int64_t i = 0; i < samples; ++i) sample[i] = magnitude_bits(x[i * (count / samples)]);
+  const auto below = sample.begin() + int64_t((1 - 2 * (1 - share)) * samples) - 1;
+  std::nth_element(sample.begin(), below, sample.end());
+  const auto least = int32_t(*below), infinite = 0x7f800000;
+  if (least >= infinite) return {};
+
+  const int64_t pieces = reference::pieces_of(count, length), most = length / most_share;
+  cpu::Workspace<uint32_t> found(pieces * most);
+  cpu::Workspace<int64_t> above(pieces), finite(pieces);
+  cpu::parallel_pieces(count, length, [&](int64_t begin, int64_t end) {
+    uint32_t* const to = found.data() + begin / length * most;
+    int64_t kept = 0, numbers = 0;
+    for (int64_t i = begin; i < end; i += together) {
+      const int64_t stop = std::min(end, i + together);
+      int32_t largest = 0, others = 0;
+      for (int64_t j = i; j < stop; ++j) {
+        const auto bits = int32_t(magnitude_bits(x[j]));
+        largest = bits > largest ? bits : largest, others += bits >= infinite ? 1 : 0;
+      }
+      numbers += stop - i - others;
+      if (largest < least) continue;
+      for (int64_t j = i; j < stop; ++j)
+        if (const auto bits = int32_t(magnitude_bits(x[j])); bits >= least && bits < infinite)
+          if (++kept <= most) to[kept - 1] = uint32_t(bits);
+    }
+    above[begin / length] = kept, finite[begin / length] = numbers;
+  });
+  int64_t numbers = 0, all = 0;
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    if (above[piece] > most) return {};
+    std::copy_n(found.data() + piece * most, above[piece], found.data() + all);
+    numbers += finite[piece], all += above[piece];
+  }
+  if (numbers == 0) return 0;
+  const int64_t place = place_of_quantile(share, numbers) - (numbers - all);
+  if (place < 1) return {};
+  std::nth_element(found.data(), found.data() + place - 1, found.data() + all);
+  return std::bit_cast<float>(found[place - 1]);
+}
+
 /// Counts the values of the first digit, and then searches among the magnitudes that have the right
 /// one.
 float bound_by_quantile_of(double share, const float* x, int64_t count) {
+  if (const auto bound = bound_in_tail(share, x, count)) return *bound;
   constexpr int64_t most_pieces = 16, least_length = 1 << 15, values = most_digit_values;
   const int64_t length = std::max(least_length, reference::pieces_of(count, most_pieces));
   const int64_t pieces = reference::pieces_of(count, length);

@@ -43,17 +43,17 @@ HT_HD constexpr decltype(auto) visit_scale_rounding(Rounding rounding, Function&
 }
 
 namespace detail {
-template <Rounding rounding>
+template <Rounding rounding, bool wide = true>
 HT_HD constexpr float short_scale(const QuantizeNumbers& n, float wanted, uint32_t random) {
-  return round_on<rounding, true>(n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted,
+  return round_on<rounding, wide>(n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted,
                                   random);
 }
 }  // namespace detail
 
 /// Returns the scale that puts the largest magnitude of a block, amax, at n.targets[target];
 /// without targets (target 0), at the grid's largest number. It selects numbers instead of
-/// branching.
-template <ScaleKind kind, Rounding rounding>
+/// branching. wide: n.scale_grid.is_wide(), for loops that know it.
+template <ScaleKind kind, Rounding rounding, bool wide = true>
 HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
                                        const TensorLevel& level, int32_t target, uint32_t random) {
   constexpr float largest = std::numeric_limits<float>::max();
@@ -72,7 +72,7 @@ HT_HD constexpr Scale scale_for_target(const QuantizeNumbers& n, float amax,
     const float inverse_g = 1 / level.g;
     const float wanted = n.target_count > 0 ? amax / n.base * level.g * (n.base / at)
                                             : amax * (level.g * n.inverse_max);
-    const float b = detail::short_scale<rounding>(n, wanted, random);
+    const float b = detail::short_scale<rounding, wide>(n, wanted, random);
     const float u = 1 / (b * inverse_g);
     return {where(finite, u > largest ? largest : u), where(finite, b), where(finite, inverse_g)};
   }

@@ -352,8 +352,9 @@ HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tenso
 }
 
 /// Returns the scale of a block from its largest magnitude, under g. It selects numbers instead of
-/// branching, so that loops over many blocks need no branches.
-template <ScaleKind kind>
+/// branching, so that loops over many blocks need no branches. wide: n.scale_grid.is_wide(), for
+/// loops that know it.
+template <ScaleKind kind, bool wide = true>
 HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float g) {
   constexpr float largest = std::numeric_limits<float>::max();
   const auto where = [](bool usable, float a) { return detail::choose(usable, a, 1.0f); };
@@ -367,7 +368,7 @@ HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float
     return {d, d, 1};
   } else {
     const float inverse_g = 1 / g, wanted = amax * (g * n.inverse_max);
-    const float b = round_on<Rounding::nearest_even, true>(
+    const float b = round_on<Rounding::nearest_even, wide>(
         n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted, 0);
     const float u = 1 / (b * inverse_g);
     return {where(finite, u > largest ? largest : u), where(finite, b), where(finite, inverse_g)};

@@ -177,8 +177,21 @@ TEST_CASE("kernels: bounds of clips, and clips") {
   Tensor equal = empty({300});
   std::fill_n(equal.data<float>(), 300, -0.75f);
   check(equal, {.quantile = 0.5});
-  if (!emulation::deferred())
-    check(randn({140'000}), {.quantile = 0.999});  // several rows of counts
+  if (emulation::deferred()) return;
+  // Several rows of counts; on the CPU, a search among the numbers above a sample's.
+  const auto clipped_near_the_top = [&](const Tensor& x) {
+    for (const double share : {0.98, 0.999, 1.0}) check(x, {.quantile = share});
+  };
+  constexpr int64_t many = 140'000, samples = 4096;
+  clipped_near_the_top(randn({many}));
+  clipped_near_the_top(ones({many}));
+  clipped_near_the_top(spread({many}, f32, true));
+  Tensor ascending = arange(many).to(f32), sampled = rand({many}), few = full({many}, nan);
+  clipped_near_the_top(ascending);  // too many in one piece
+  for (int64_t i = 0; i < samples; ++i) sampled.data<float>()[i * (many / samples)] = 2;
+  clipped_near_the_top(sampled);  // the sample is far above the others
+  few.data<float>()[1] = 3, few.data<float>()[many - 1] = -4;
+  clipped_near_the_top(few);
 }
 
 TEST_CASE("a table is computed on the host, in every layout and in place") {

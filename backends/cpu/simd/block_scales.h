@@ -134,7 +134,8 @@ static void fill_largest(const BlockBand& band, int64_t columns, const float* x,
 
 /// Computes the scales of `blocks` blocks from their largest magnitudes. flatten: no function of
 /// core may stay un-inlined here (local.h). rule: a constant, so that the loop has no branches.
-template <ScaleKind kind, ScaleRule rule>
+/// wide: of.scale_grid.is_wide().
+template <ScaleKind kind, ScaleRule rule, bool wide = true>
 [[gnu::flatten]] static void fill_scales(const QuantizeNumbers& of, float amax_tensor,
                                          int64_t blocks, BlockScales& scales) {
   QuantizeNumbers numbers = of;  // a copy that the writes cannot change
@@ -142,7 +143,7 @@ template <ScaleKind kind, ScaleRule rule>
   const float g = tensor_level_of(numbers, amax_tensor);
 #pragma GCC ivdep
   for (int64_t b = 0; b < blocks; ++b) {
-    const Scale scale = scale_of_block<kind>(numbers, scales.largest[b], g);
+    const Scale scale = scale_of_block<kind, wide>(numbers, scales.largest[b], g);
     scales.in[b] = scale.in, scales.out[b] = scale.out, scales.tail[b] = scale.tail;
   }
 }
@@ -158,6 +159,8 @@ static void fill_scales(const QuantizeNumbers& of, float amax_tensor, int64_t bl
       case ScaleRule::even:
         return fill_scales<kind, ScaleRule::even>(of, amax_tensor, blocks, scales);
     }
+  if (kind == ScaleKind::on_grid && !of.scale_grid.is_wide())
+    return fill_scales<kind, ScaleRule::floor, false>(of, amax_tensor, blocks, scales);
   fill_scales<kind, ScaleRule::floor>(of, amax_tensor, blocks, scales);
 }
 
@@ -222,8 +225,8 @@ template <Rounding rounding, bool wide, class Term>
   sums.finish(error, band.rows);
 }
 
-/// scale_for_target() for blocks side by side. Not inlined: its 21 loops would be compiled for each
-/// rounding of fill_measured().
+/// scale_for_target() for blocks side by side. Not inlined: its many loops would be compiled for
+/// each rounding of fill_measured().
 [[gnu::flatten, gnu::noinline]] static void fill_targets(const QuantizeNumbers& of,
                                                          const TensorLevel& level, int32_t target,
                                                          int64_t blocks, const float* largest,
@@ -233,13 +236,18 @@ template <Rounding rounding, bool wide, class Term>
   visit_scale_kind(n.kind, [&]<ScaleKind kind>() {
     visit_scale_rounding(
         n.corrected ? Rounding::nearest_even : n.scale_rounding, [&]<Rounding rounding>() {
+          const auto fill = [&]<bool wide>() {
 #pragma GCC ivdep
-          for (int64_t b = 0; b < blocks; ++b) {
-            const Scale scale =
-                scale_for_target<kind, rounding>(n, largest[b], level, target, words[b]);
-            scales.in[b] = scale.in, scales.out[b] = scale.out;
-            scales.tail[b] = scale.tail;
-          }
+            for (int64_t b = 0; b < blocks; ++b) {
+              const Scale scale =
+                  scale_for_target<kind, rounding, wide>(n, largest[b], level, target, words[b]);
+              scales.in[b] = scale.in, scales.out[b] = scale.out;
+              scales.tail[b] = scale.tail;
+            }
+          };
+          if (kind != ScaleKind::on_grid || n.scale_grid.is_wide())
+            fill.template operator()<true>();
+          else fill.template operator()<false>();
         });
   });
 }
@@ -258,7 +266,7 @@ template <Rounding measured, bool wide>
   float* const largest = found.largest;
   float least[ColumnScales::most], xx[ColumnScales::most];
   ColumnScales scales;
-  BlockScales tried;
+  BlockScales other;
   uint32_t words[ColumnScales::most];
   fill_largest(band, n.columns, x, width, largest);
   for (int64_t b = 0; b < blocks; ++b)
@@ -267,7 +275,8 @@ template <Rounding measured, bool wide>
                    : 0;
   fill_targets(n, level, 0, blocks, largest, words, found);
   for (int32_t k = 0; k < n.target_count && n.target_count > 1; ++k) {
-    fill_targets(n, level, k, blocks, largest, words, tried);
+    BlockScales& tried = k == 0 ? found : other;
+    if (k > 0) fill_targets(n, level, k, blocks, largest, words, tried);
     spread(tried.in, blocks, n.columns, scales.in);
     spread(tried.out, blocks, n.columns, scales.out);
     const auto try_with = [&]<ScaleError error>() {
