@@ -42,8 +42,8 @@ class PretendCrowded {
 /// How much this process's threads lack cores.
 enum class Crowd { none, some, much };
 
-/// Decides it from measured waits. Two threads on two cores, beside one busy loop: on average 0.4
-/// to 1 of the two has no core. Beside programs that run now and then: up to 0.2. A program that
+/// Decides it from measured waits. Two threads on two cores, with one busy loop: on average 0.4
+/// to 1 of the two has no core. With programs that run now and then: up to 0.2. A program that
 /// begins looks like the first case for up to four intervals, even on an idle machine, so `much`
 /// takes six. It ends after a pause without waits: one second, or, since a team that works alone
 /// does not wait, twice the last pause (at most eight seconds) if it began within a second of its

@@ -73,7 +73,7 @@ std::string winner(const Groups& groups) {
   return html::element("p", "class=\"lead\"", sentence) + "\n";
 }
 
-/// Says in which role a policy's roundings lose most, and names a tensor that stands out.
+/// Says in which role a policy's roundings lose most, and names a tensor that differs from the others.
 std::string loses_most(const ReportGroup& group) {
   std::map<policy::Role, std::vector<std::pair<double, std::string>>> all;  // SQNR, site
   double most = 5e-4;
