@@ -66,7 +66,9 @@ std::string fitted(std::string_view text, double width, double size) {
   if (room_for(text, size) <= width) return std::string(text);
   while (!text.empty() && room_for(text, size) + size > width)
     text.remove_prefix(html::first_of(text).bytes);
-  if (const std::size_t dot = text.find('.'); dot < text.size() / 2) text.remove_prefix(dot + 1);
+  const std::size_t dot = text.find('.');
+  if (dot < text.size() / 2 && (text[dot + 1] < '0' || text[dot + 1] > '9'))  // not in a number
+    text.remove_prefix(dot + 1);
   return "…" + std::string(text);
 }
 

@@ -264,7 +264,7 @@ struct RandomBits {
   }
 };
 
-/// What kernels need of a quantizer, to be passed by value.
+/// The numbers of a quantizer that kernels need. It is passed by value.
 struct QuantizeNumbers {
   Grid grid{}, scale_grid{};
   Rounding rounding = Rounding::nearest_even;

@@ -779,6 +779,19 @@ TEST_CASE("a drawing has a curve for each series, a mark for each point, and a l
   CHECK(count(">b</text>") == 1);
 }
 
+TEST_CASE("a long label keeps its end, from the next part of a path on; numbers stay whole") {
+  const auto label = [](const std::string& site) {
+    lab::svg::Map map{.title = "m", .columns = {{"p", "input"}}, .rows = {}};
+    map.rows.push_back({site, {{.value = 1, .text = "1"}}});
+    const std::string text = lab::svg::draw(map);
+    const std::size_t at = text.find("…");
+    return at == text.npos ? "" : text.substr(at, text.find('<', at) - at);
+  };
+  CHECK(label("transformer.decoder.attention.c_attn/linear.0") == "…attention.c_attn/linear.0");
+  CHECK(label("transformer.h.0.attention.c_attn/linear.0") == "….0.attention.c_attn/linear.0");
+  CHECK(label("a_policy_with_a_very_long_name_and_a_rate_of=0.001") == "…ame_and_a_rate_of=0.001");
+}
+
 TEST_CASE("stacked bars have a piece for each part above 0") {
   lab::svg::Bars bars{
       .title = "t", .unit = "MiB", .parts = {"p", "q"}, .labels = {"A", "B"}, .bars = {}};
