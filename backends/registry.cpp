@@ -63,8 +63,7 @@ std::vector<BackendStatus> backend_statuses() {
   return {{"reference", &reference_backend(), "plain loops: the specification"},
           {"cpu", &fast_cpu_backend(),
            portable_bits() ? "portable bits"
-                           : std::string(simd_kernels().name) + (use_amx() ? " and amx" : "") +
-                                 " kernels, " + onednn::description()},
+                           : instruction_set() + " kernels, " + onednn::description()},
           {"cuda", cuda_backend(0), cuda_description()}};
 }
 

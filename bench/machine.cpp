@@ -202,7 +202,7 @@ Machine measure_machine(int threads) {
   };
   Machine machine{.threads = threads, .instructions = instructions, .traffic = {}};
   machine.f32 = peak(avx512 ? multiply_add_avx512 : avx2 ? multiply_add_avx2 : multiply_add);
-  machine.bf16 = bf16 ? peak(dot_bf16) : machine.f32;
+  machine.bf16 = bf16 ? std::max(machine.f32, peak(dot_bf16)) : machine.f32;
   if (use_amx()) machine.bf16 = std::max(machine.bf16, peak(tiles_bf16));
   for (const double mebibytes : {4, 16, 64, 256})
     machine.traffic.push_back(measure_traffic(mebibytes, threads, avx2));

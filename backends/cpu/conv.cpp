@@ -51,7 +51,8 @@ bool in_turn(cpu::ConvPass pass, const Tensor& image, const Tensor& w, const Con
   const bool in_f32 = cpu::products_serve(image, w, g),
              in_bf16 = cpu::bf16_products_serve(image, w, g), own = in_f32 || in_bf16;
   const bool own_first = own && cpu::products_win(pass, image, w, g);
-  if (!own_first && !portable_bits() && by_onednn()) return true;
+  const bool native = image.dtype() != bf16 || has_bf16_products();
+  if (!own_first && native && !portable_bits() && by_onednn()) return true;
   const bool depthwise = !own && cpu::depthwise_serves(image, w, g);
   if (in_f32) by_products();
   else if (in_bf16) by_bf16_products();

@@ -109,8 +109,10 @@ void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bi
   // For many small products, oneDNN computes about a fifth more per second than the own kernel.
   const bool own_first = all_bf16 && use_amx() && !one_per_thread(c, k);
   if (own_first) return product_in_bf16(a_in, b_in, bias, c);
-  if (a_in.dtype() == bf16 && !portable_bits() && onednn::matmul(a_in, b_in, bias, c)) return;
-  if (all_bf16 && has_bf16_products()) return product_in_bf16(a_in, b_in, bias, c);
+  if (all_bf16 && has_bf16_products()) {
+    if (!onednn::matmul(a_in, b_in, bias, c)) product_in_bf16(a_in, b_in, bias, c);
+    return;
+  }
   const Tensor a = cpu::without_f16(a_in), b = cpu::without_f16(b_in);
   const cpu::WholeInput bias_row(bias);
   const cpu::WholeOutput output(c);

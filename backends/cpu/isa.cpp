@@ -1,8 +1,9 @@
 // Detection by CPUID, with the compiler's built-ins if they know the name. The operating system
-// must also permit the use of AMX's tiles.
+// must also permit the use of AMX's tiles. A virtual machine may hide AMX.
 #include <halftone/backends/cpu/staging.h>
 
 #include <array>
+#include <string>
 #include <string_view>
 
 #if defined(__x86_64__)
@@ -66,6 +67,19 @@ bool tiles_are_granted() {
          syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
 
+/// Returns whether vdpbf16ps does fewer multiply-adds a second than an f32 instruction. On Intel's
+/// cores since Sapphire Rapids, which have AMX for bf16, it does half as many. AMD's cores do twice
+/// as many, and so should Cooper Lake (family 6, model 85).
+bool bf16_instruction_is_slow() {
+  constexpr unsigned genuine = 0x756e6547, intel = 0x49656e69, of_intel = 0x6c65746e;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx)) return false;
+  if (ebx != genuine || edx != intel || ecx != of_intel) return false;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+  const unsigned family = eax >> 8 & 15, model = (eax >> 4 & 15) | (eax >> 12 & 0xf0);
+  return family != 6 || model != 85;
+}
+
 Extensions extensions() {
   __builtin_cpu_init();
   // The avx2 kernels also use F16C, which came with the generation before AVX2.
@@ -78,6 +92,7 @@ Extensions extensions() {
 #else
 Extensions extensions() { return {}; }
 bool tiles_are_granted() { return false; }
+bool bf16_instruction_is_slow() { return false; }
 #endif
 
 /// Returns the sets from the smallest to the largest; each one needs those before it.
@@ -108,6 +123,7 @@ Level choose() {
                      "\". Use baseline, avx2, avx512, avx512_bf16 or amx.");
   Level chosen = *best;
   chosen.amx = chosen.amx && tiles_are_granted();
+  if (!cap && !chosen.amx && bf16_instruction_is_slow()) chosen.bf16_products = false;
   return chosen;
 }
 
@@ -138,6 +154,12 @@ std::vector<const simd::Kernels*> portable_simd_kernels() {
   return tables;
 }
 
+std::string instruction_set() {
+  if (use_amx()) return std::string(simd_kernels().name) + " and amx";
+  const std::string_view name = simd_kernels().name;
+  const bool widened = name.ends_with("bf16") && !has_bf16_products();
+  return std::string(name) + (widened ? " (bf16 products in f32)" : "");
+}
 bool has_bf16_products() { return chosen_level().bf16_products && !portable_bits(); }
 bool use_amx() { return chosen_level().amx && !portable_bits(); }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <omp.h>
@@ -28,9 +29,12 @@ const simd::Kernels& simd_kernels();
 std::vector<const simd::Kernels*> supported_simd_kernels();
 /// Returns those of portable bits (core/device.h), one of each instruction set. For tests.
 std::vector<const simd::Kernels*> portable_simd_kernels();
-/// Return whether the two products of simd/panels.h may be called.
+/// Return whether the two products of simd/panels.h may be called. The first is false where f32
+/// products are faster, unless HALFTONE_MAX_ISA names the set.
 bool has_bf16_products();
 bool use_amx();
+/// Returns "avx512_bf16 and amx", for people.
+std::string instruction_set();
 
 }  // namespace halftone
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/team.h>
 #include <halftone/core/device.h>
+#include <halftone/core/files.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::onednn {
@@ -136,10 +138,25 @@ std::string version() {
          std::to_string(v->patch);
 }
 
-/// Returns whether oneDNN, with or without a cap by ONEDNN_MAX_CPU_ISA, has instructions for bf16.
-/// Without them it emulates bf16 on AVX-512 at a third of the speed of f32.
+/// Makes HALFTONE_MAX_ISA the cap of oneDNN, too, unless ONEDNN_MAX_CPU_ISA is set.
+void cap_instructions() {
+  using dnnl::cpu_isa;
+  const char* cap = environment_variable("HALFTONE_MAX_ISA");
+  if (!cap || environment_variable("ONEDNN_MAX_CPU_ISA")) return;
+  constexpr std::array<std::pair<std::string_view, cpu_isa>, 4> sets{
+      {{"baseline", cpu_isa::sse41},
+       {"avx2", cpu_isa::avx2},
+       {"avx512", cpu_isa::avx512_core},
+       {"avx512_bf16", cpu_isa::avx512_core_bf16}}};
+  for (const auto& [name, isa] : sets)
+    if (name == cap) dnnl::set_max_cpu_isa(isa);
+}
+
+/// Returns whether oneDNN, with or without a cap, has instructions for bf16. Without them it
+/// emulates bf16 on AVX-512 at a third of the speed of f32.
 bool bf16_is_native() {
   static const bool native = [] {
+    engine();
     constexpr auto wanted = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // a set of bits
     return (unsigned(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
   }();
@@ -160,7 +177,10 @@ TeamScope::~TeamScope() {
 }
 
 dnnl::engine& engine() {
-  static dnnl::engine* instance = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  static dnnl::engine* instance = [] {
+    cap_instructions();
+    return new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return *instance;
 }
 
