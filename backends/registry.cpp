@@ -62,8 +62,7 @@ Backend& backend_for(Device device) {
 std::vector<BackendStatus> backend_statuses() {
   return {{"reference", &reference_backend(), "plain loops: the specification"},
           {"cpu", &fast_cpu_backend(),
-           portable_bits() ? "portable bits"
-                           : instruction_set() + " kernels, " + onednn::description()},
+           portable_bits() ? "portable bits" : kernels_in_use() + ", " + onednn::description()},
           {"cuda", cuda_backend(0), cuda_description()}};
 }
 

@@ -154,11 +154,11 @@ std::vector<const simd::Kernels*> portable_simd_kernels() {
   return tables;
 }
 
-std::string instruction_set() {
-  if (use_amx()) return std::string(simd_kernels().name) + " and amx";
+std::string kernels_in_use() {
   const std::string_view name = simd_kernels().name;
   const bool widened = name.ends_with("bf16") && !has_bf16_products();
-  return std::string(name) + (widened ? " (bf16 products in f32)" : "");
+  return std::string(name) + (use_amx() ? " and amx" : "") + " kernels" +
+         (widened ? ", bf16 products in f32" : "");
 }
 bool has_bf16_products() { return chosen_level().bf16_products && !portable_bits(); }
 bool use_amx() { return chosen_level().amx && !portable_bits(); }

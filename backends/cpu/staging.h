@@ -33,8 +33,8 @@ std::vector<const simd::Kernels*> portable_simd_kernels();
 /// products are faster, unless HALFTONE_MAX_ISA names the set.
 bool has_bf16_products();
 bool use_amx();
-/// Returns "avx512_bf16 and amx", for people.
-std::string instruction_set();
+/// Returns "avx512_bf16 and amx kernels", for people.
+std::string kernels_in_use();
 
 }  // namespace halftone
 
