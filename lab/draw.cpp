@@ -375,15 +375,17 @@ Drawing drawn(const Bars& bars) {
 }
 
 Drawing drawn(const Forest& forest) {
-  const double left = 16, right = forest.width - 16;
+  const double left = 16, right = forest.width - 16, line = 38;
   Extent seen{false, 0, 0};
-  for (const ForestRow& row : forest.rows)
+  for (const ForestRow& row : forest.rows) {
     seen.see(row.middle), seen.see(row.middle - row.half), seen.see(row.middle + row.half);
+    for (const double dot : row.dots) seen.see(dot);
+  }
   Scale scale = scale_of({}, seen, 0.05);
   scale.from = left, scale.to = right;
   Sheet sheet(forest.title, forest.width);
   double y = sheet.heading();
-  const double bottom = y + 34 * double(forest.rows.size());
+  const double bottom = y + line * double(forest.rows.size());
   for (const double tick : ticks(scale.low, scale.high, false, 6)) {
     const double x = scale(tick);
     sheet.path(tick == 0 ? "rule" : "grid", 0, {{'M', x, y}, {'L', x, bottom}});
@@ -399,7 +401,9 @@ Drawing drawn(const Forest& forest) {
     if (std::isfinite(row.half))
       sheet.path("whisker", row.style, {{'M', low, y + 23}, {'L', high, y + 23}}, title, row.name);
     sheet.shape("m", row.style, scale(row.middle), y + 23, 4, title, row.name);
-    y += 34;
+    for (const double dot : row.dots)
+      sheet.path("m", row.style, {{'O', scale(dot), y + 31}}, label_of(dot), row.name, 2.5);
+    y += line;
   }
   sheet.text((left + right) / 2, bottom + 30, 'm', forest.axis, "small");
   return sheet.done(bottom + 38);

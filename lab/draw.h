@@ -125,11 +125,13 @@ struct Bars {
   int width = 480;
 };
 
-/// A row of a Forest: an interval around its middle, or the middle alone if `half` is not finite.
+/// A row of a Forest: an interval around its middle, or the middle alone if `half` is not finite,
+/// and a dot for each number of which the middle is the mean.
 struct ForestRow {
   std::string name;
   double middle = 0, half = automatic;
   int style = 0;
+  std::vector<double> dots{};
 };
 struct Forest {
   std::string title, unit, axis;  // unit: after each number; axis: below the axis

@@ -440,8 +440,10 @@ struct Rows {
         row(bars.title, bar.name, bars.parts[i], bar.parts[i]);
   }
   void operator()(const Forest& forest) {
-    for (const ForestRow& r : forest.rows)
+    for (const ForestRow& r : forest.rows) {
       row(forest.title, r.name, "", r.middle, r.middle - r.half, r.middle + r.half);
+      for (const double dot : r.dots) row(forest.title, r.name, "seed", dot);
+    }
   }
   void operator()(const Map& map) {
     for (const auto& [name, cells] : map.rows)

@@ -146,12 +146,14 @@ Pictures difference_forest(const Groups& groups) {
   const ReportGroup& base = *groups.front();
   svg::Forest forest{.title = "Final loss against " + base.label,
                      .unit = "%",
-                     .axis = "difference in percent; 95 % interval, paired by seed",
+                     .axis = "difference in percent, paired by seed; 95 % interval, seeds below",
                      .rows = {}};
   for (const ReportGroup* group : groups)
-    if (const auto paired = group->paired(base, "loss"); group != &base && !paired.empty()) {
+    if (auto paired = group->paired(base, "loss"); group != &base && !paired.empty()) {
+      for (double& of_seed : paired) of_seed *= 100;
       const Interval d = interval_of(paired);
-      forest.rows.push_back({group->label, 100 * d.mean, 100 * d.half, group->style});
+      if (paired.size() == 1 || paired.size() > 50) paired.clear();
+      forest.rows.push_back({group->label, d.mean, d.half, group->style, std::move(paired)});
     }
   return forest.rows.empty() ? Pictures{} : Pictures{forest};
 }
@@ -474,7 +476,8 @@ std::optional<int> block_of(const std::string& site) {
   return {};
 }
 
-/// Draws the relative error of the sites of one block over the block's number, for each role.
+/// Draws the relative error of the sites of one block over the block's number, for each role. A
+/// line joins neighbors with the same formats.
 Pictures errors_by_block(const Groups& groups) {
   Pictures pictures;
   for (const policy::Role role :
@@ -485,13 +488,19 @@ Pictures errors_by_block(const Groups& groups) {
     std::set<double> blocks;
     add_curves(plot, groups, [&](const ReportGroup& group) {
       std::map<int, RoleErrors> errors;
+      std::map<int, std::set<std::string>> formats;
       for (const auto& [place, tensor] : group.tensors)
-        if (const auto block = block_of(place.first); block && place.second == role)
+        if (const auto block = block_of(place.first); block && place.second == role) {
           errors[*block].add(role, tensor);
+          if (!tensor.quantizer.empty()) formats[*block].insert(short_format(tensor.quantizer));
+        }
       std::vector<svg::Point> points;
-      for (const auto& [block, sums] : errors)
-        if (sums.tensors > 0)
-          points.push_back({double(block), 100 * sums.size()}), blocks.insert(block);
+      for (const auto& [block, sums] : errors) {
+        if (sums.tensors == 0) continue;
+        if (!points.empty() && formats[block] != formats[int(points.back().x)])
+          points.push_back({points.back().x, svg::automatic});
+        points.push_back({double(block), 100 * sums.size()}), blocks.insert(block);
+      }
       return points;
     });
     if (blocks.size() > 1) pictures.emplace_back(std::move(plot));

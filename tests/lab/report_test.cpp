@@ -241,8 +241,10 @@ TEST_CASE("figures forest and differences: paired by seed, in percent") {
   const std::vector<double> shares{10, 10 / 1.1, 10 / 1.2};
   const lab::Interval wanted = lab::interval_of(shares);
   const auto forest = rows_of("forest", runs.paths);
-  REQUIRE(forest.size() == 1);
+  REQUIRE(forest.size() == 1 + shares.size());
   CHECK(forest[0][1] == "b");
+  for (std::size_t seed = 0; seed < shares.size(); ++seed)
+    CHECK(std::stod(forest[1 + seed][3]) == doctest::Approx(shares[seed]).epsilon(1e-4));
   CHECK(std::stod(forest[0][3]) == doctest::Approx(wanted.mean).epsilon(1e-4));
   CHECK(std::stod(forest[0][4]) == doctest::Approx(wanted.mean - wanted.half).epsilon(1e-4));
   const auto differences = rows_of("differences", runs.paths);
@@ -287,6 +289,21 @@ TEST_CASE("figure exponents: a tensor's format is drawn at the tensor's scale") 
       CHECK(std::stod(row[5]) == doctest::Approx(std::log2(448) - 6));
     }
   CHECK(found);
+}
+
+TEST_CASE("figure errors: no line joins blocks of different formats") {
+  const TwoPolicies runs;
+  const Path probe = runs.paths[0] / "probe.jsonl";
+  std::istringstream lines(read_file(probe));
+  std::string changed;
+  for (std::string line; std::getline(lines, line); changed += line + "\n")
+    if (const auto at = line.find("e4m3"); contains(line, "layers.2/") && at != line.npos)
+      line.replace(at, 4, "e2m1");
+  write_file(probe, changed);
+  std::vector<std::string> blocks;  // with a gap between the second and the third
+  for (const auto& row : rows_of("errors", {runs.paths[0]}))
+    if (row[0].ends_with(": weight")) blocks.push_back(row[3].empty() ? "gap" : row[2]);
+  CHECK(blocks == std::vector<std::string>{"0", "1", "gap", "2"});
 }
 
 TEST_CASE("figure switches: a bar from each on to the next off, or to the end") {
