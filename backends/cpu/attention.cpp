@@ -21,7 +21,8 @@ template <class Blocks> class Forward {
   Forward(const Call& call, Tensor& y, Tensor& log_sum_exp)
       : call_(call),
         y_(y),
-        log_sum_exp_(log_sum_exp),
+        statistics_(log_sum_exp.data<float>()),
+        one_statistic_(log_sum_exp.shape()[0] == 1),
         scores_(call),
         queries_(Blocks::packed_rows(rows_, call.e)),
         keys_(Blocks::packed_columns(call.e, call.s)),
@@ -57,47 +58,51 @@ template <class Blocks> class Forward {
           weights_packed_.data(), values_.from(j),
           {rows, ev, count, values_.depth(j), sums_.data(), ev, true, call_.chain(count)});
     }
-    for (int64_t r = 0; r < rows; ++r) finish(head, i0 + r, r);
+    const int64_t step = y_.strides()[2], first = offset_of(y_, head) + i0 * step;
+    for (int64_t r = 0; r < rows; ++r) finish(head * call_.l + i0 + r, r, first + r * step);
   }
 
   /// Turns row r of the block into exp(score - top); rescales the sums so far if the top grows.
   void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count) {
-    const simd::Kernels& kernels = simd_kernels();
     float* row = weights_.row(r);
     int64_t seen = scores_.make(row, head, i, j, count);
     const int64_t whole = Scores::fill_vectors(row, seen, columns_);
     const float before = top_[r];
-    const float here = seen > 0 ? scores_.factor() * kernels.max(row, whole) : -infinity;
+    const float here = seen > 0 ? scores_.factor() * kernels_.max(row, whole) : -infinity;
     const float top = here > before || here != here ? here : before;
     if (top == -infinity) {
       seen = 0;
     } else {
-      const float sum = kernels.exp_scaled(row, scores_.factor(), top, 1, row, whole);
-      const float shrink = top == before ? 1.0f : math::exp(before - top);
+      const float sum = kernels_.exp_scaled(row, scores_.factor(), top, 1, row, whole);
+      const float shrink = top == before         ? 1.0f
+                           : before == -infinity ? 0.0f
+                                                 : math::exp(before - top);
       top_[r] = top, total_[r] = total_[r] * shrink + sum;
-      if (shrink != 1 && j > 0) kernels.scale(shrink, sums_.data() + r * call_.ev, call_.ev);
+      if (shrink != 1 && j > 0) kernels_.scale(shrink, sums_.data() + r * call_.ev, call_.ev);
       scores_.drop(row, head, i, j, seen);
     }
     weights_.complete(r, seen, count);
   }
 
-  void finish(int64_t head, int64_t i, int64_t r) {
+  /// Writes row r of the block, which is row `row` of all heads and begins at `offset` of y.
+  void finish(int64_t row, int64_t r, int64_t offset) {
     float* sums = sums_.data() + r * call_.ev;
-    if (total_[r] != 0) simd_kernels().scale(1 / total_[r], sums, call_.ev);
-    narrow(sums, call_.ev, y_, offset_of(y_, head) + i * y_.strides()[2]);
-    const int64_t row = head * call_.l + i;
-    float* const statistics = log_sum_exp_.data<float>();
-    if (log_sum_exp_.shape()[0] == 1) {
-      statistics[row] = total_[r] == 0 ? infinity : top_[r] + math::log(total_[r]);
+    if (total_[r] != 0) kernels_.scale(1 / total_[r], sums, call_.ev);
+    narrow(sums, call_.ev, y_, offset);
+    if (one_statistic_) {
+      statistics_[row] = total_[r] == 0 ? infinity : top_[r] + math::log(total_[r]);
     } else {
-      statistics[row] = total_[r] == 0 ? infinity : top_[r];
-      statistics[call_.heads * call_.l + row] = total_[r] == 0 ? 1 : total_[r];
+      statistics_[row] = total_[r] == 0 ? infinity : top_[r];
+      statistics_[call_.heads * call_.l + row] = total_[r] == 0 ? 1 : total_[r];
     }
   }
 
   const int64_t rows_ = Blocks::block_rows(), columns_ = Blocks::block_columns();
   const Call& call_;
-  Tensor &y_, &log_sum_exp_;
+  const simd::Kernels& kernels_ = simd_kernels();
+  Tensor& y_;
+  float* statistics_;
+  bool one_statistic_;  // log_sum_exp, else the largest scores and then the sums
   Scores scores_;
   Workspace<typename Blocks::Packed> queries_, keys_, weights_packed_;
   PackedKeys<Blocks> values_;
@@ -154,7 +159,8 @@ template <class Blocks> class Backward {
            Tensor& dq, Tensor& dk, Tensor& dv)
       : call_(call),
         y_(y),
-        log_sum_exp_(log_sum_exp),
+        statistics_(log_sum_exp.data<float>()),
+        one_statistic_(log_sum_exp.shape()[0] == 1),
         dy_(dy),
         dq_(dq),
         dk_(dk),
@@ -258,37 +264,39 @@ template <class Blocks> class Backward {
 
   /// Computes row r: the weights again, and their gradients.
   void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, bool at_once) {
-    const simd::Kernels& kernels = simd_kernels();
     float *w = weights_.row(r, at_once ? j : 0), *g = gradients_.row(r, at_once ? j : 0);
     const int64_t seen = scores_.make(w, head, i, j, count), row = head * call_.l + i;
-    const float* statistics = log_sum_exp_.data<float>();
-    const float share =
-        log_sum_exp_.shape()[0] == 1 ? 1.0f : 1.0f / statistics[call_.heads * call_.l + row];
+    const float share = one_statistic_ ? 1.0f : 1.0f / statistics_[call_.heads * call_.l + row];
     const int64_t whole = Scores::fill_vectors(w, seen, count);
-    const float sum = kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, whole);
+    const float sum = kernels_.exp_scaled(w, scores_.factor(), statistics_[row], share, w, whole);
     scores_.drop(g, head, i, j, seen);
-    if (at_once) mean_[r] += kernels.dot(w, g, seen), total_[r] += sum;
+    if (at_once) mean_[r] += kernels_.dot(w, g, seen), total_[r] += sum;
   }
 
   /// Computes row r: gradients of scores from gradients of weights; applies dropout to the weights.
   void differentiate(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, int64_t column) {
     float *w = weights_.row(r, column), *g = gradients_.row(r, column);
     const int64_t seen = scores_.seen(i, j, count);
-    simd_kernels().softmax_gradient(w, g, mean_[r], float(call_.settings.scale), g, seen);
+    kernels_.softmax_gradient(w, g, mean_[r], float(call_.settings.scale), g, seen);
     scores_.drop(w, head, i, j, seen);
     weights_.complete(r, seen, count, column), gradients_.complete(r, seen, count, column);
   }
 
   static void write(const float* rows, int64_t count, const Tensor& to, int64_t head,
                     int64_t first) {
-    const int64_t n = to.shape()[3];
-    for (int64_t i = 0; i < count; ++i)
-      narrow(rows + i * n, n, to, offset_of(to, head) + (first + i) * to.strides()[2]);
+    const int64_t n = to.shape()[3], step = to.strides()[2],
+                  offset = offset_of(to, head) + first * step;
+    if (step == n) return narrow(rows, count * n, to, offset);
+    for (int64_t i = 0; i < count; ++i) narrow(rows + i * n, n, to, offset + i * step);
   }
 
   const int64_t rows_ = Blocks::block_rows(), columns_ = Blocks::block_columns();
   const Call& call_;
-  const Tensor &y_, &log_sum_exp_, &dy_;
+  const simd::Kernels& kernels_ = simd_kernels();
+  const Tensor& y_;
+  const float* statistics_;
+  bool one_statistic_;
+  const Tensor& dy_;
   Tensor &dq_, &dk_, &dv_;
   Scores scores_;
   Workspace<typename Blocks::Packed> keys_by_depth_, values_by_depth_, query_rows_, dy_rows_,

@@ -2,6 +2,7 @@
 // that share them out.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
@@ -83,6 +84,7 @@ inline void narrow(const float* x, int64_t count, const Tensor& y, int64_t offse
     k.narrow_bf16(x, reinterpret_cast<uint16_t*>(y.data<BFloat16>() + offset), count);
   else if (y.dtype() == f16)
     k.narrow_f16(x, reinterpret_cast<uint16_t*>(y.data<Float16>() + offset), count);
+  else if (y.dtype() == f32) std::copy_n(x, count, y.data<float>() + offset);
   else reference::store(x, count, y, offset);
 }
 

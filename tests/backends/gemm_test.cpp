@@ -58,20 +58,29 @@ const std::vector<std::pair<bool, Element>>& layouts() {
   return all;
 }
 
-TEST_CASE("panels hold the operand, with zeros after its edges") {
+/// Removes the last 16 numbers, and returns whether they are still -1.
+bool untouched_end(std::vector<float>& panels) {
+  int64_t same = 0;
+  for (int i = 0; i < 16; ++i, panels.pop_back()) same += panels.back() == -1.0f;
+  return same == 16;
+}
+
+TEST_CASE("panels hold the operand, with zeros after its edges, and nothing else") {
   each_level([](const simd::Kernels& k) {
     for (const auto& [transposed, element] : layouts())
       for (const int64_t outer : {1, 3, 16, 40})
-        for (const int64_t depth : {1, 9, 33}) {
+        for (const int64_t depth : {1, 9, 16, 32, 33}) {
           INFO("transposed ", transposed, ", bf16 ", element == Element::bf16, ", ", outer, " x ",
                depth);
           const Operand a(outer, depth, transposed, element, 1),
               b(depth, outer, transposed, element, 2);
           const int64_t tm = k.tile_rows, tn = k.tile_columns;
-          std::vector<float> rows(std::size_t(round_up(outer, tm) * depth), -1.0f);
-          std::vector<float> columns(std::size_t(round_up(outer, tn) * depth), -1.0f);
+          std::vector<float> rows(std::size_t(round_up(outer, tm) * depth + 16), -1.0f);
+          std::vector<float> columns(std::size_t(round_up(outer, tn) * depth + 16), -1.0f);
           k.pack_rows(a.matrix(), outer, depth, rows.data());
           k.pack_columns(b.matrix(), depth, outer, columns.data());
+          CHECK(untouched_end(rows));
+          CHECK(untouched_end(columns));
           const auto in_rows = [&](std::size_t at) {
             const int64_t i = int64_t(at) / (tm * depth) * tm + int64_t(at) % tm,
                           d = int64_t(at) / tm % depth;

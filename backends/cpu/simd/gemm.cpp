@@ -41,7 +41,11 @@ template <int Width, Element E>
 #pragma GCC unroll 8
   for (int k = 0; k + register_lanes <= Width; k += register_lanes)
     store(to + k, elements<E>(data, i + k));
-  if constexpr (rest > 0) {
+  // Directly: a register that is assembled in memory waits for its parts.
+  if constexpr (rest > 0 && E == Element::f32) {
+    __builtin_memcpy(to + Width - rest, static_cast<const float*>(data) + i + Width - rest,
+                     rest * sizeof(float));
+  } else if constexpr (rest > 0) {
     const Register last = elements<E, rest>(data, i + Width - rest);
     __builtin_memcpy(to + Width - rest, &last, rest * sizeof(float));
   }
@@ -103,10 +107,15 @@ static int64_t pack_transposed(const void* x, int64_t start, int64_t stride, int
 #pragma GCC unroll 4
       for (int k = 0; k < register_lanes; k += 4) transpose_squares(rows + k);
       exchange<register_lanes / 2>(rows);
+      // A whole register is stored faster. What it has beyond the panel's width, the next depth
+      // overwrites; the last depth's would be another thread's.
 #pragma GCC unroll 16
-      for (int k = 0; k < register_lanes; ++k)
-        __builtin_memcpy(panel + (block * register_lanes + k) * Width + first, &rows[k],
-                         std::size_t(count) * sizeof(float));
+      for (int k = 0; k < register_lanes; ++k) {
+        float* to = panel + (block * register_lanes + k) * Width + first;
+        const bool next = k + 1 < register_lanes || block + 1 < blocks;
+        if (count == register_lanes || (Width < register_lanes && next)) store(to, rows[k]);
+        else __builtin_memcpy(to, &rows[k], std::size_t(count) * sizeof(float));
+      }
     }
   return blocks * register_lanes;
 }
@@ -131,7 +140,9 @@ static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, i
     for (int64_t d = 0; d < depth; ++d)
       for (int64_t o = 0; o < whole; o += Width)
         copy_row<Width, E>(data, d * depth_stride + o, panels + o * depth + d * Width);
-    if (whole < outer) pack_panel(whole, outer - whole, 0);
+    for (int64_t d = 0; d < depth && whole < outer; ++d)
+      for (int64_t o = whole; o < outer; ++o)
+        panels[whole * depth + d * Width + o - whole] = element<E>(data, d * depth_stride + o);
     return;
   }
   for (int64_t o = 0; o < outer; o += Width) {
@@ -255,14 +266,23 @@ static void incomplete_tile(const Compute& compute, int64_t rows, int64_t column
                             const float* bias, bool accumulate, float* c, int64_t c_stride) {
   float whole[tile_rows * tile_columns];
   compute(whole);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) {
-      float* to = c + i * c_stride + j;
-      float sum = whole[i * tile_columns + j];
-      if (accumulate) sum += *to;
-      if (bias) sum += bias[j];
-      *to = sum;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* from = whole + i * tile_columns;
+    float* to = c + i * c_stride;
+    int64_t j = 0;
+    for (; j + register_lanes <= columns; j += register_lanes) {
+      Register sum = load<Register>(from + j);
+      if (accumulate) sum += load<Register>(to + j);
+      if (bias) sum += load<Register>(bias + j);
+      store(to + j, sum);
     }
+    for (; j < columns; ++j) {
+      float sum = from[j];
+      if (accumulate) sum += to[j];
+      if (bias) sum += bias[j];
+      to[j] = sum;
+    }
+  }
 }
 
 static void tile_product(int64_t depth, int64_t chain, const float* a, const float* b,
@@ -271,6 +291,9 @@ static void tile_product(int64_t depth, int64_t chain, const float* a, const flo
   if (rows == tile_rows && columns == tile_columns)
     return product_in_chains<tile_rows, tile_vectors>(depth, chain, a, b, b_step, bias, accumulate,
                                                       c, c_stride);
+  if (rows == tile_rows && columns == register_lanes)
+    return product_in_chains<tile_rows, 1>(depth, chain, a, b, b_step, bias, accumulate, c,
+                                           c_stride);
   // Uses the smallest kernel that covers it.
   constexpr int medium = tile_rows < 8 ? tile_rows : 8;
   const auto product = [&]<int Rows, int Vectors>(float* whole) {
