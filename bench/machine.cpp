@@ -195,14 +195,14 @@ double Machine::bandwidth(double bytes) const {
 Machine measure_machine(int threads) {
   std::string instructions = use_amx() ? "amx" : simd_kernels().name;
   if (instructions.starts_with("portable_")) instructions.erase(0, 9);
-  const bool bf16 = instructions == "amx" || instructions == "avx512_bf16";
-  const bool avx512 = bf16 || instructions == "avx512", avx2 = avx512 || instructions == "avx2";
+  const bool avx512 = instructions == "amx" || instructions.starts_with("avx512"),
+             avx2 = avx512 || instructions == "avx2";
   const auto peak = [&](double (*loop)(int64_t)) {
     return best_rate(threads, [loop](int, int64_t repeats) { return loop(100 * repeats); }) * 1e-9;
   };
   Machine machine{.threads = threads, .instructions = instructions, .traffic = {}};
   machine.f32 = peak(avx512 ? multiply_add_avx512 : avx2 ? multiply_add_avx2 : multiply_add);
-  machine.bf16 = bf16 ? std::max(machine.f32, peak(dot_bf16)) : machine.f32;
+  machine.bf16 = has_bf16_products() ? peak(dot_bf16) : machine.f32;
   if (use_amx()) machine.bf16 = std::max(machine.bf16, peak(tiles_bf16));
   for (const double mebibytes : {4, 16, 64, 256})
     machine.traffic.push_back(measure_traffic(mebibytes, threads, avx2));

@@ -68,8 +68,8 @@ bool tiles_are_granted() {
 }
 
 /// Returns whether vdpbf16ps does fewer multiply-adds a second than an f32 instruction. On Intel's
-/// cores since Sapphire Rapids, which have AMX for bf16, it does half as many. AMD's cores do twice
-/// as many, and so should Cooper Lake (family 6, model 85).
+/// cores with AMX it does half as many (measured on an Emerald Rapids that hid its AMX), on AMD's
+/// twice as many. Cooper Lake (family 6, model 85) has no AMX, and counts as AMD's.
 bool bf16_instruction_is_slow() {
   constexpr unsigned genuine = 0x756e6547, intel = 0x49656e69, of_intel = 0x6c65746e;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;

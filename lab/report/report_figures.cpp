@@ -16,6 +16,7 @@ namespace halftone::lab {
 namespace {
 
 constexpr std::size_t most_curves = 10;  // in one picture, each with a color of its own
+constexpr std::size_t most_dots = 50;    // of a row: more would hide each other
 
 /// Adds a curve for each group that has points; only every n-th of many.
 template <class PointsOf>
@@ -152,7 +153,7 @@ Pictures difference_forest(const Groups& groups) {
     if (auto paired = group->paired(base, "loss"); group != &base && !paired.empty()) {
       for (double& of_seed : paired) of_seed *= 100;
       const Interval d = interval_of(paired);
-      if (paired.size() == 1 || paired.size() > 50) paired.clear();
+      if (paired.size() == 1 || paired.size() > most_dots) paired.clear();
       forest.rows.push_back({group->label, d.mean, d.half, group->style, std::move(paired)});
     }
   return forest.rows.empty() ? Pictures{} : Pictures{forest};

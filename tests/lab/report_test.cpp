@@ -986,13 +986,16 @@ TEST_CASE("long names keep their begin and end") {
 }
 
 TEST_CASE("a forest plot has a bar for each interval, and text that says its numbers") {
-  const std::string text = lab::svg::draw(lab::svg::Forest{
-      .title = "loss against a<b",
-      .unit = "%",
-      .axis = "percent",
-      .rows = {{"mxfp8", -0.2, 0.26, 1}, {"mxfp4", 2.5, 0.5, 2}, {"one seed", 1, INFINITY, 3}}});
+  const std::string text =
+      lab::svg::draw(lab::svg::Forest{.title = "loss against a<b",
+                                      .unit = "%",
+                                      .axis = "percent",
+                                      .rows = {{"mxfp8", -0.2, 0.26, 1, {-0.45, 0.05}},
+                                               {"mxfp4", 2.5, 0.5, 2},
+                                               {"one seed", 1, INFINITY, 3}}});
   CHECK(contains(text, "loss against a&lt;b"));
   CHECK(contains(text, "-0.20 ± 0.26 %"));
+  CHECK(contains(text, "<title>-0.45</title>"));  // a dot
   CHECK(contains(text, "+2.50 ± 0.50 %"));
   CHECK(contains(text, ">+1 %<"));
   CHECK(contains(text, "stroke=\"var(--c1)\""));

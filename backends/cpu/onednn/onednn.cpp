@@ -138,7 +138,7 @@ std::string version() {
          std::to_string(v->patch);
 }
 
-/// Makes HALFTONE_MAX_ISA the cap of oneDNN, too, unless ONEDNN_MAX_CPU_ISA is set.
+/// Limits oneDNN to the set that HALFTONE_MAX_ISA names. ONEDNN_MAX_CPU_ISA wins if it is set.
 void cap_instructions() {
   using dnnl::cpu_isa;
   const char* cap = environment_variable("HALFTONE_MAX_ISA");
