@@ -72,8 +72,12 @@ class RegionCaster final : public InputCaster {
       plan.saved = *treated->saved;
       plan.parameters = region_.session->parameters_among(before);
     }
-    // Where a rule says f32, operands are cast to f32: its quantizers must not see short floats.
+    // Where a rule says f32, operands are cast to f32: its quantizers must not see short floats. A
+    // weight of a product in hardware gets its f8 numbers from its f32 ones.
+    const bool hardware = treated && treated->compute == policy::Compute::hardware;
+    Tensor weight = hardware ? std::exchange(inputs[1], Tensor{}) : Tensor{};
     plan.f32_result = cast(op, inputs, has_f32_result && !ruled, ruled);
+    if (hardware) inputs[1] = std::move(weight);
     plan.tap = region_.session->tap(before, inputs, pass_);
     return plan;
   }

@@ -668,10 +668,13 @@ void require_low_dtype(const JsonValue& top, const Policy& file) {
   const std::size_t count = own ? own->elements().size() : 0,
                     inherited = file.rules.rules.size() - count;
   for (std::size_t i = 0; i < file.rules.rules.size(); ++i) {
-    if (file.rules.rules[i].compute != Compute::low) continue;
+    const std::optional<Compute> compute = file.rules.rules[i].compute;
+    if (compute != Compute::low && compute != Compute::hardware) continue;
     const std::string_view wanted =
-        "computes in \"low\", the dtype of autocast, and there is "
-        "none. Say \"bf16\" or \"f16\", or add \"autocast\".";
+        compute == Compute::low ? "computes in \"low\", the dtype of autocast, and there is "
+                                  "none. Say \"bf16\" or \"f16\", or add \"autocast\"."
+                                : "computes in \"hardware\", whose results have the dtype of "
+                                  "autocast, and there is none. Add \"autocast\".";
     if (i >= inherited) own->elements()[i - inherited].find("compute")->refuse("the rule ", wanted);
     place_of(top, "autocast").refuse("rule ", i, " of the base ", wanted);
   }

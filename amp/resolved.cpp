@@ -98,9 +98,11 @@ Json content_of_treatment(const Treatment& treatment) {
   return json;
 }
 
-/// Returns "f32, i64" if operands differ; "tf32" if f32 products may use TF32 factors.
+/// Returns "f32, i64" if operands differ; "tf32" if f32 products may use TF32 factors; "hardware"
+/// if products have f8 factors.
 std::string dtypes_in(const ResolvedSite& site, const Treatment& met) {
-  if (met.compute == Compute::tf32) return std::string(name(Compute::tf32));
+  if (met.compute == Compute::tf32 || met.compute == Compute::hardware)
+    return std::string(name(*met.compute));
   std::vector<DType> dtypes;
   for (const std::optional<DType> dtype : site.operands)
     if (dtype && std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);

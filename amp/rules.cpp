@@ -312,7 +312,8 @@ bool Treatment::says(Role use, std::size_t operand) const {
 std::optional<amp::CastDecision> Treatment::decision() const {
   if (!compute) return std::nullopt;
   switch (*compute) {
-    case Compute::low: return CastClass::low_precision;
+    case Compute::low:
+    case Compute::hardware: return CastClass::low_precision;
     case Compute::bf16: return amp::CastDecision(CastClass::low_precision, bf16);
     case Compute::f16: return amp::CastDecision(CastClass::low_precision, f16);
     case Compute::f32:
@@ -322,6 +323,19 @@ std::optional<amp::CastDecision> Treatment::decision() const {
     case Compute::refuse: return CastClass::banned;
   }
   return std::nullopt;
+}
+
+bool Treatment::in_hardware(Role role) const {
+  if (compute != Compute::hardware) return false;
+  switch (role) {
+    case Role::input:
+    case Role::weight:
+    case Role::input_backward:
+    case Role::weight_backward:
+    case Role::grad_output:
+    case Role::grad_output_weight: return true;
+    default: return false;
+  }
 }
 
 bool Treatment::backward_differs() const {

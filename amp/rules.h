@@ -192,7 +192,7 @@ class ModelNames {
 
 /// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32 whose products
 /// may round their factors to TF32 (core/device.h).
-enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse };
+enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse, hardware };
 
 /// The setting of a rule for one role.
 struct RoleRule {
@@ -274,6 +274,8 @@ struct Treatment {
   bool says(Role use, std::size_t operand) const;
   /// Returns the cast that `compute` asks for; empty without it.
   std::optional<amp::CastDecision> decision() const;
+  /// Returns whether a role is an operand of products in hardware ("compute": "hardware").
+  bool in_hardware(Role role) const;
   /// Returns whether a rule gives the products of backward other operands than those of forward.
   bool backward_differs() const;
   bool quantizes() const;
@@ -353,6 +355,6 @@ inline constexpr std::array<std::string_view, policy::rule_role_count> words_of<
     "grad_scores",
     "grad_probabilities"};
 template <>
-inline constexpr std::array<std::string_view, 8> words_of<policy::Compute>{
-    "low", "f32", "tf32", "bf16", "f16", "widest", "as_is", "refuse"};
+inline constexpr std::array<std::string_view, 9> words_of<policy::Compute>{
+    "low", "f32", "tf32", "bf16", "f16", "widest", "as_is", "refuse", "hardware"};
 }  // namespace halftone

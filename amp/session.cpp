@@ -10,6 +10,7 @@
 
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/policy.h>
+#include <halftone/amp/policy_reader.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/slots.h>
 #include <halftone/core/backend.h>
@@ -222,6 +223,7 @@ void Session::require_possible(const Entry& entry, const Treatment& treatment) c
   if (treatment.accumulate && !entry.op->accumulator)
     fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no emulated accumulator. ",
                      amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
+  if (treatment.compute == Compute::hardware) require_f8(entry, treatment);
   if (treatment.compute != Compute::tf32) return;
   if (!entry.op->tf32)
     fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in TF32. ",
@@ -230,6 +232,50 @@ void Session::require_possible(const Entry& entry, const Treatment& treatment) c
     fail<UsageError>(where_, entry.name,
                      ": an accumulator is emulated, and its factors are f32. Use \"compute\": "
                      "\"f32\".");
+}
+
+/// Checks that an operation's products can have the operands and sums of a GPU.
+void Session::require_f8(const Entry& entry, const Treatment& treatment) const {
+  if (entry.op->name != "linear")
+    fail<UsageError>(where_, entry.name, ": ", entry.op->name,
+                     " has no products in \"hardware\"; linear does. Name it in \"match\".");
+  if (!treatment.accumulate)
+    fail<UsageError>(where_, entry.name,
+                     ": \"hardware\" needs an \"accumulate\" that names how the GPU adds: "
+                     "\"l40-mma-f8\", \"h100-wgmma-f8\" or \"b200-tcgen05-f8\".");
+  const auto grid_of = [&](Role role, std::size_t operand) {
+    const Quantizer* const quantizer = treatment.quantizer(role, operand);
+    const auto dtype = quantizer ? f8_dtype(*quantizer) : std::nullopt;
+    if (dtype) return *dtype;
+    fail<UsageError>(where_, entry.name, ": in \"hardware\" \"", policy::name(role), "\" is ",
+                     quantizer ? described(*quantizer) : "not quantized",
+                     ". Use e4m3 or e5m2, unscaled or with one scale per tensor.");
+  };
+  const auto require = [&](Role a, std::size_t a_operand, Role b, std::size_t b_operand) {
+    if (grid_of(a, a_operand) == f8_e5m2 && grid_of(b, b_operand) == f8_e5m2)
+      fail<UsageError>(where_, entry.name, ": \"", policy::name(a), "\" and \"", policy::name(b),
+                       "\" are e5m2, and no GPU multiplies these. Use e4m3 for one.");
+  };
+  constexpr std::size_t input = 0, weight = 1, gradient = 0;
+  static_cast<void>(grid_of(Role::weight, weight)),
+      static_cast<void>(grid_of(Role::grad_output, 0));
+  require(Role::input, input, Role::weight, weight);
+  require(Role::grad_output, gradient, Role::weight_backward, weight);
+  require(Role::grad_output_weight, gradient, Role::input_backward, input);
+}
+
+/// Checks that a device multiplies f8 numbers, and adds as the rule says.
+void Session::require_hardware(const Entry& entry, std::span<const Tensor> inputs) const {
+  const Device device = inputs[0].device();
+  const Accumulator* const own = backend_for(device).f8_sums();
+  if (!own)
+    fail<UsageError>(where_, entry.name, ": ", device,
+                     " has no products of f8 numbers in hardware. Use a GPU of sm_89 or newer with "
+                     "cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
+  if (*own != *entry.resolved.treatment->accumulate)
+    fail<UsageError>(where_, entry.name, ": ", device, " adds as ", json_of(*own).dump(),
+                     ", and \"accumulate\" says otherwise. Name this one, or use \"compute\": "
+                     "\"f32\", which emulates any.");
 }
 
 /// Checks that the operation has the operands that its rules name.
@@ -281,7 +327,8 @@ void Session::require_exact(const Entry& entry, std::span<const Tensor> operands
   const Treatment& treatment = *resolved.treatment;
   const auto require = [&](Role role, DType dtype, std::size_t operand = 0) {
     const Quantizer* quantizer = treatment.quantizer(role, operand);
-    if (quantizer && is_floating(dtype) && !quantizer->exact_in(dtype))
+    if (quantizer && !treatment.in_hardware(role) && is_floating(dtype) &&
+        !quantizer->exact_in(dtype))
       fail_inexact(where_, entry.name, role, *quantizer, dtype);
   };
   for (std::size_t i = 0; i < operands.size() && i < resolved.roles.size(); ++i) {
@@ -327,6 +374,7 @@ const Treatment* Session::treat(const OpInfo& op, std::span<const Tensor> inputs
                            ": a rule is for the inside of attention, which is computed as a whole "
                            "here. Except this place from the rule.");
   if (treatment.compute == Compute::tf32) require_tf32(*current_, inputs);
+  if (treatment.compute == Compute::hardware) require_hardware(*current_, inputs);
   if (treatment.compute == Compute::refuse)
     fail<UsageError>(where_, current_->name, ": a rule refuses ", op.name,
                      " here. Change the model, or except this place.");

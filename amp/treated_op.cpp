@@ -36,6 +36,7 @@ class TreatedOp final : public OpTap {
   explicit TreatedOp(TreatedCall call) : call_(std::move(call)) {}
 
   Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
+    if (!inputs.empty() && inputs[0].defined()) dtype_ = inputs[0].dtype();
     const std::vector<Tensor> used = operands(inputs);
     Tensor y;
     if (call_.treatment->backward_differs() && operation.saves_apart()) {
@@ -133,8 +134,9 @@ class TreatedOp final : public OpTap {
   void require_exact(DType dtype) const {
     if (!is_floating(dtype) || dtype == f64) return;
     for (const Role role : {Role::output, Role::grad_output, Role::grad_output_weight})
-      if (const Quantizer* quantizer = call_.treatment->quantizer(role);
-          quantizer && !quantizer->exact_in(dtype))
+      if (call_.treatment->in_hardware(role)) continue;
+      else if (const Quantizer* quantizer = call_.treatment->quantizer(role);
+               quantizer && !quantizer->exact_in(dtype))
         fail_inexact(call_.where, call_.site, role, *quantizer, dtype);
   }
 
@@ -150,7 +152,8 @@ class TreatedOp final : public OpTap {
     for (const Measured& measured : call_.measured)
       if (measured.role == role) measure(measured, x, sums, input);
     const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;
-    if (call_.observer && x.defined()) call_.observer->tensor(seen, as_it_came(seen, x), y);
+    if (call_.observer && x.defined())
+      call_.observer->tensor(seen, as_it_came(seen, x), readable(y));
     return y;
   }
 
@@ -182,7 +185,20 @@ class TreatedOp final : public OpTap {
       call.survey = call_.observer->row_for(seen, x.device());
       if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
     }
+    if (call_.treatment->in_hardware(seen.role)) return in_hardware(x, std::move(call));
     return quantizer.scaling.learned ? quantized(x, call) : quantized_along(x, sums, call);
+  }
+
+  /// Returns an operand of a product in hardware. One scale serves the whole tensor, so no
+  /// dimension is special.
+  Tensor in_hardware(const Tensor& x, QuantizeCall call) const {
+    if (call.survey.defined()) quantized(x.to(f32), call), call.survey = {};
+    return waiting_operand(quantized_f8(x, call), dtype_);
+  }
+  /// Returns a tensor that an observer can read without an effect on the product.
+  static Tensor readable(const Tensor& x) {
+    const auto operand = f8_operand(x);
+    return operand ? waiting_operand(*operand, x.dtype()) : x;
   }
 
   std::string name_of_use(Role role, std::size_t input) const {
@@ -204,6 +220,7 @@ class TreatedOp final : public OpTap {
   };
   TreatedCall call_;
   std::vector<Learned> learned_{};
+  DType dtype_{};  // of the operation's first input, and of its result
 };
 
 }  // namespace

@@ -386,7 +386,8 @@ class Backend {
   virtual void clip_bound(const Tensor& x, const Clip& clip, Tensor& bound) = 0;
   /// y = clipped(x, bound) of core/formats/block_scale.h; f32, row-major
   virtual void clip(const Tensor& x, const Tensor& bound, Tensor& y) = 0;
-  /// y = x quantized as `call` says; rows; y has x's shape and dtype, and may be x itself
+  /// y = x quantized as `call` says; rows; y has x's shape and dtype, and may be x itself. On a GPU
+  /// y may be f8, without blocks: the numbers on the grid, whose factor goes to call.factor
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
   /// For each block of quantizer.scaling, y becomes results[i], with i the first whose measured[i]
   /// has the least error against x (quantizer.choice.by, summed in f64, row by row); f32, row-major
@@ -405,9 +406,12 @@ class Backend {
   /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/formats/survey.h). x
   /// and y: rows of one shape. A null call: statistics of x alone, y is not read
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
-  /// matmul() with sums rounded as `accumulator` says, which is not stochastic; c may be f32
+  /// matmul() with sums rounded as `accumulator` says, which is not stochastic; c may be f32. If a
+  /// and b are operands of f8 numbers (f8_operand()), the device itself adds, as f8_sums() says
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                                    const Accumulator& accumulator, Tensor& c) = 0;
+  /// Returns how the device adds products of f8 numbers; null: it does not multiply them
+  virtual const Accumulator* f8_sums() const { return nullptr; }
 
   // --- random (dense y; element i in memory order uses number i of the key)
   virtual void uniform(double low, double high, RandomKey key, Tensor& y) = 0;

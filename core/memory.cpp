@@ -19,6 +19,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
+#include <halftone/core/formulas.h>
 #include <halftone/core/language.h>
 #include <halftone/core/pending.h>
 
@@ -231,6 +232,24 @@ class Widened final : public PendingResult {
   Tensor x_;
 };
 
+/// An operand of a product in hardware.
+class Scaled final : public PendingResult {
+ public:
+  Scaled(const F8Operand& operand, DType dtype) : PendingResult(dtype, {}), operand_(operand) {}
+  Tensor make(DType dtype) const override {
+    const Tensor numbers = copied(operand_.numbers, f32);
+    Tensor values = empty_like(numbers);
+    backend_for(numbers).binary(call_of<BinaryFormulas>(formula::Mul{}), numbers,
+                                views::expand(operand_.factor, numbers.shape()), values);
+    return dtype == f32 ? values : copied(values, dtype);
+  }
+  bool gives(DType /*dtype*/) const override { return false; }
+  const F8Operand& operand() const { return operand_; }
+
+ private:
+  F8Operand operand_;
+};
+
 }  // namespace
 
 PendingResult::PendingResult(DType dtype, std::vector<Tensor> inputs)
@@ -289,6 +308,18 @@ Tensor narrowest(const Tensor& x) {
   if (!other.defined()) return x;
   pending->check_inputs();
   return seen_as(x, other);
+}
+
+Tensor waiting_operand(const F8Operand& operand, DType dtype) {
+  const Tensor& numbers = operand.numbers;
+  return pending_tensor(numbers.shape(), numbers.strides(), numbers.device(),
+                        std::make_shared<Scaled>(operand, dtype));
+}
+
+std::optional<F8Operand> f8_operand(const Tensor& x) {
+  const auto waiting = std::dynamic_pointer_cast<const Scaled>(pending_of(x));
+  if (!waiting) return {};
+  return F8Operand{seen_as(x, waiting->operand().numbers), waiting->operand().factor};
 }
 
 // The cache: one list of free blocks for each size class. Large blocks are aligned to 2 MiB and

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <halftone/core/tensor.h>
@@ -52,5 +53,16 @@ Tensor converted(const Tensor& x, DType dtype);
 /// Returns a tensor with the values of x that takes fewer bytes to read, if x waits and has a
 /// narrower() one, else x itself.
 Tensor narrowest(const Tensor& x);
+
+/// An operand of a product that a GPU computes from f8 numbers: `numbers` (f8_e4m3 or f8_e5m2)
+/// times `factor`, an f32 scalar on the same device.
+struct F8Operand {
+  Tensor numbers, factor;
+};
+/// Returns a tensor with the values of an operand, rounded to `dtype`, computed if they are read.
+Tensor waiting_operand(const F8Operand& operand, DType dtype);
+/// Returns the operand that x was made of, with numbers that are seen as x is; absent if x is
+/// another tensor, or was read.
+std::optional<F8Operand> f8_operand(const Tensor& x);
 
 }  // namespace halftone

@@ -46,7 +46,7 @@ class Wish {
   Wish(std::string to, const amp::Policy& base) : to_(std::move(to)), region_(base.autocast) {
     constexpr auto words = words_of<policy::Compute>;
     // "tf32" means the grid, which every device supports.
-    computes_ = to_ != "tf32" && std::ranges::find(words, to_) != words.end();
+    computes_ = to_ != "tf32" && to_ != "hardware" && std::ranges::find(words, to_) != words.end();
     if (!computes_ && !quantizer_named(to_)) {
       std::vector<std::string_view> known(words.begin(), words.end());
       for (const NamedFormat& format : named_formats()) known.push_back(format.name);

@@ -10,6 +10,7 @@
 #   profile      the time of a step by kernel, beside PyTorch's (ncu)
 #   operations   single operations, and what the device reaches at best
 #   sums         how tensor cores add up, compared with a model (Hopper only)
+#   fp8          products of f8 numbers by the GPU: their bits beside the emulated ones, and steps with them beside bf16's
 #   sanitizers   compute-sanitizer: racecheck, memcheck, initcheck, synccheck
 #   distributed  two processes that share the GPU end with the bits of one
 #   strategies   compare_strategies, where Fashion-MNIST is at hand
@@ -27,7 +28,7 @@
 #   PROFILED_AS=fp32     their strategy
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-all=(tests steps profile operations sums sanitizers distributed strategies)
+all=(tests steps profile operations sums fp8 sanitizers distributed strategies)
 for name in "$@"; do
   [[ " ${all[*]} " == *" $name "* ]] || { echo "gpu_check.sh: there is no section '$name'. Use some of: ${all[*]}."; exit 2; }
 done
@@ -245,6 +246,28 @@ if [[ "$wanted" == *" sums "* ]]; then
   if ! command -v nvcc >/dev/null; then note "sums of tensor cores" "not run: there is no nvcc in PATH"
   elif [[ "$(first_of compute_cap)" != 9.* ]]; then note "sums of tensor cores" "not run: this is no Hopper GPU"
   else section 120 "sums of tensor cores" bash -c sums; fi
+fi
+# fp8 SUMS: te_current, with its products in hardware instead of emulated.
+fp8() {
+  local policy
+  policy="$(mktemp --suffix .json)"
+  cat >"$policy" <<END
+{"halftone_policy": 1, "name": "fp8", "extends": "te_current", "rules": [{"match": {"op": "linear", "path": "**", "except": "<head>"},
+ "compute": "hardware", "accumulate": "$1"}]}
+END
+  "$tests" "--source-file=*/tests/device/hardware_test.cpp" $test_flags &&
+    "$build/bench/train_step" --device cuda --workload "${WORKLOADS:-gpt2_124m,mlp}" --strategy "amp-bf16,$policy" \
+      --seconds 3 || return
+  profile_ours gpt2_124m "$policy"
+}
+export -f fp8
+if [[ "$wanted" == *" fp8 "* ]]; then
+  case "$(first_of compute_cap)" in
+    8.9) section 200 "products of f8 numbers" bash -c "fp8 l40-mma-f8" ;;
+    9.*) section 200 "products of f8 numbers" bash -c "fp8 h100-wgmma-f8" ;;
+    10.*) section 200 "products of f8 numbers" bash -c "fp8 b200-tcgen05-f8" ;;
+    *) note "products of f8 numbers" "not run: the GPU has none, or halftone does not know how it adds" ;;
+  esac
 fi
 [[ "$wanted" != *" sanitizers "* ]] || sanitize racecheck memcheck initcheck synccheck
 # two_processes: trainings on the GPU, alone and as two processes, whose gradients go through the host.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <array>
 #include <string>
 
 #include <halftone/backends/cuda/context.h>
@@ -38,7 +39,10 @@ std::string description();
 /// Computes c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n] as Backend::matmul. Returns false, and
 /// does nothing, if cuBLASLt is not usable or declines, or if it would round the result before it
 /// adds the bias.
-bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c);
+/// factors: of f8 matrices, that of a and that of b, f32 scalars; a is then row-major, b's columns
+/// are contiguous, and all lengths are multiples of 16.
+bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c,
+            const std::array<Tensor, 2>& factors = {});
 
 }  // namespace halftone::cuda::cublaslt
 

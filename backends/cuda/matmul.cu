@@ -9,6 +9,7 @@
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/sums.h>
 #include <halftone/core/formulas.h>
+#include <halftone/core/pending.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone {
@@ -33,8 +34,8 @@ template <class T> MatrixFactor<T> factor_of(const Tensor& x, int line_dim, int 
           x.strides()[r + level_dim]};
 }
 
-/// Rows of short floats are aligned to 16 bytes if their length is a multiple of this.
-constexpr int64_t aligned_length = 8;
+/// Rows are aligned to 16 bytes if their length is a multiple of this.
+int64_t aligned_length(DType dtype) { return 16 / int64_t(size_of(dtype)); }
 
 bool is_transposed(const Tensor& x) { return x.strides()[1] != 1 && x.strides()[0] == 1; }
 
@@ -44,31 +45,42 @@ bool is_transposed(const Tensor& x) { return x.strides()[1] != 1 && x.strides()[
 bool is_worth_padding(const Tensor& a, const Tensor& b, const Tensor& c) {
   const auto length = [](const Tensor& x) { return x.size(is_transposed(x) ? 0 : 1); };
   if (c.rank() != 2 || size_of(a.dtype()) != 2 || !cublaslt::is_usable()) return false;
-  const bool aligned = length(a) % aligned_length == 0 && length(b) % aligned_length == 0 &&
-                       c.size(1) % aligned_length == 0;
+  const int64_t least = aligned_length(a.dtype());
+  const bool aligned = length(a) % least == 0 && length(b) % least == 0 && c.size(1) % least == 0;
   return !aligned && c.size(0) * c.size(1) * a.size(1) >= int64_t(1) << 26;
 }
 
 Tensor part_of(const Tensor& whole, const Shape& shape) {
   return views::slice(views::slice(whole, 0, 0, shape[0]), 1, 0, shape[1]);
 }
-Shape padded_shape(const Shape& shape) {
-  const auto up = [](int64_t n) {
-    return (n + aligned_length - 1) / aligned_length * aligned_length;
+Shape padded_shape(const Shape& shape, DType dtype) {
+  const auto up = [least = aligned_length(dtype)](int64_t n) {
+    return (n + least - 1) / least * least;
   };
   return {up(shape[0]), up(shape[1])};
+}
+/// Returns a row-major copy of a matrix with zeros to the right and below.
+Tensor padded_rows(CudaBackend& backend, const Context& context, const Tensor& x) {
+  Tensor whole = scratch(context, padded_shape(x.shape(), x.dtype()), x.dtype());
+  if (whole.shape() != x.shape()) backend.fill(0, whole);
+  Tensor part = part_of(whole, x.shape());
+  backend.copy(x, part);
+  return whole;
 }
 /// Returns a matrix with zeros to the right and below, in the same order in memory; x itself if
 /// both sizes are multiples of the aligned length.
 Tensor padded(CudaBackend& backend, const Context& context, const Tensor& x) {
-  if (padded_shape(x.shape()) == x.shape()) return x;
+  if (padded_shape(x.shape(), x.dtype()) == x.shape()) return x;
   if (is_transposed(x))
-    return views::transpose(padded(backend, context, views::transpose(x, 0, 1)), 0, 1);
-  Tensor whole = scratch(context, padded_shape(x.shape()), x.dtype());
-  backend.fill(0, whole);
-  Tensor part = part_of(whole, x.shape());
-  backend.copy(x, part);
-  return whole;
+    return views::transpose(padded_rows(backend, context, views::transpose(x, 0, 1)), 0, 1);
+  return padded_rows(backend, context, x);
+}
+
+/// Returns the numbers of an operand as rows of lengths that products of f8 take.
+Tensor f8_rows(CudaBackend& backend, const Context& context, const Tensor& x) {
+  const bool fits = x.is_contiguous() && padded_shape(x.shape(), x.dtype()) == x.shape() &&
+                    reinterpret_cast<uintptr_t>(x.raw_data()) % 16 == 0;
+  return fits ? x : padded_rows(backend, context, x);
 }
 
 }  // namespace
@@ -82,7 +94,8 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, T
     binary(call_of<BinaryFormulas>(formula::Add{}), sum, views::expand(bias, c.shape()), c);
   };
   if (is_worth_padding(a, b, c)) {
-    Tensor whole = scratch(context_, padded_shape(c.shape()), bias.defined() ? f32 : c.dtype());
+    Tensor whole =
+        scratch(context_, padded_shape(c.shape(), a.dtype()), bias.defined() ? f32 : c.dtype());
     if (cublaslt::matmul(context_, padded(*this, context_, a), padded(*this, context_, b), {},
                          whole)) {
       count_call(Family::matmul, By::cublaslt);
@@ -152,10 +165,57 @@ __global__ void accumulate_kernel(Accumulator unit, Grid grid, int64_t chunk, Ma
 }  // namespace
 }  // namespace cuda
 
+// Products of f8 numbers by cuBLASLt, whose sums are the tensor cores'. Both matrices have the
+// dimension of the sum contiguous, which all GPUs with such products take.
+
+namespace cuda {
+namespace {
+
+const Accumulator* accumulator_named(std::string_view name) {
+  for (const NamedAccumulator& machine : named_accumulators())
+    if (machine.name == name) return &machine.accumulator;
+  return nullptr;
+}
+
+void multiply_f8(CudaBackend& backend, Context& context, const F8Operand& a, const F8Operand& b,
+                 const Tensor& bias, Tensor& c) {
+  const Tensor rows = f8_rows(backend, context, a.numbers);
+  const Tensor columns =
+      views::transpose(f8_rows(backend, context, views::transpose(b.numbers, 0, 1)), 0, 1);
+  const std::array factors{a.factor, b.factor};
+  const Shape shape{rows.size(0), columns.size(1)};
+  if (c.shape() == shape && cublaslt::matmul(context, rows, columns, bias, c, factors))
+    return count_call(Family::matmul, By::cublaslt);
+  Tensor whole = scratch(context, shape, bias.defined() ? f32 : c.dtype());
+  if (!cublaslt::matmul(context, rows, columns, {}, whole, factors))
+    fail<UnsupportedError>("matmul", "cuBLASLt declines a product of ", described(a.numbers),
+                           " and ", described(b.numbers), " into ", c.dtype(),
+                           ". HALFTONE_CUDA_LOG=1 says why; \"compute\": \"f32\" emulates it.");
+  count_call(Family::matmul, By::cublaslt);
+  const Tensor sum = part_of(whole, c.shape());
+  if (!bias.defined()) return backend.copy(sum, c);
+  backend.binary(call_of<BinaryFormulas>(formula::Add{}), sum, views::expand(bias, c.shape()), c);
+}
+
+}  // namespace
+}  // namespace cuda
+
+const Accumulator* CudaBackend::f8_sums() const {
+  const int capability = context_.compute_capability();
+  if (!cublaslt::is_usable() || capability < 89) return nullptr;
+  static const auto* const ada = accumulator_named("l40-mma-f8");
+  static const auto* const hopper = accumulator_named("h100-wgmma-f8");
+  static const auto* const blackwell = accumulator_named("b200-tcgen05-f8");
+  if (capability < 100) return capability == 89 ? ada : hopper;
+  return capability < 110 ? blackwell : nullptr;  // how others add is not known
+}
+
 void CudaBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                                       const Accumulator& accumulator, Tensor& c) {
   using namespace cuda;
   if (c.numel() == 0) return;
+  if (const auto left = f8_operand(a), right = f8_operand(b); left && right && a.numel() > 0)
+    return multiply_f8(*this, context_, *left, *right, bias, c);
   const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
   launch(context_, accumulate_kernel, shape_for(context_, c.numel()), accumulator,
          grid_of(accumulator.grid, accumulator.rounding),

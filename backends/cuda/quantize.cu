@@ -64,6 +64,7 @@ namespace {
 /// The call's scalars and random numbers for kernels; null pointers: not given.
 struct QuantizeArguments {
   const float *amax, *scale, *skip;
+  float* factor;
   RandomKey key;
   uint64_t key_stride;
   const uint64_t* shift;
@@ -72,6 +73,7 @@ struct QuantizeArguments {
       : amax(data_of(call.amax)),
         scale(data_of(call.scale)),
         skip(data_of(call.skip)),
+        factor(call.factor.defined() ? call.factor.data<float>() : nullptr),
         key(call.key),
         key_stride(call.key_stride),
         shift(context.key_shift()) {}
@@ -85,15 +87,20 @@ __device__ uint32_t word_of(RandomKey key, uint64_t element) {
   return Philox::words(key.seed, key.offset + element / 4)[std::size_t(element % 4)];
 }
 
-template <class T>
+/// An f8 result has the numbers on the grid, and their factor goes to given.factor.
+template <class T, class Y>
 __device__ void quantize_elements(const QuantizeNumbers& n, const QuantizeArguments& given,
-                                  const T* x, T* y, int64_t count) {
+                                  const T* x, Y* y, int64_t count) {
   if (given.skips()) return;
   Scale scale;
   if (n.per == Scaling::Per::tensor) {
     const float s = n.from_history ? (given.scale ? *given.scale : 1.0f)
                                    : scale_of_tensor(n, given.amax ? *given.amax : 0.0f);
     scale = scale_per_tensor(s);
+  }
+  if constexpr (sizeof(Y) == 1) {
+    if (global_thread() == 0) *given.factor = scale.out;
+    scale.out = 1;
   }
   const bool random = n.rounding == Rounding::stochastic;
   const RandomKey key = given.own_key();
@@ -102,7 +109,7 @@ __device__ void quantize_elements(const QuantizeNumbers& n, const QuantizeArgume
     if (random) words = Philox::words(key.seed, key.offset + uint64_t(group));
     for (int i = 0; i < 4 && group * 4 + i < count; ++i) {
       const int64_t at = group * 4 + i;
-      y[at] = narrow<T>(quantize_element(n, scale, widen(x[at]), words[std::size_t(i)]));
+      y[at] = narrow<Y>(quantize_element(n, scale, widen(x[at]), words[std::size_t(i)]));
     }
   }
 }
@@ -279,8 +286,8 @@ __global__ void choose_kernel(Candidates of, const float* x, float* y, int64_t r
   }
 }
 
-template <class T>
-__global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+template <class T, class Y>
+__global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, Y* y,
                                 int64_t count) {
   quantize_elements(n, given, x, y, count);
 }
@@ -367,10 +374,14 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
     if constexpr (sizeof(T) <= 4) {  // f64 passes through f32: autograd/ops/cast.cpp
       const T* const from = x.data<T>();
+      const auto whole = [&]<class Y>() {
+        launch(context_, quantize_kernel<T, Y>, shape_for(context_, count, 4), n, given, from,
+               y.data<Y>(), count);
+      };
+      if (y.dtype() == f8_e4m3) return whole.template operator()<Float8E4M3>();
+      if (y.dtype() == f8_e5m2) return whole.template operator()<Float8E5M2>();
+      if (n.per != Scaling::Per::block) return whole.template operator()<T>();
       T* const to = y.data<T>();
-      if (n.per != Scaling::Per::block)
-        return launch(context_, quantize_kernel<T>, shape_for(context_, count, 4), n, given, from,
-                      to, count);
       const int64_t columns = x.size(-1), rows = count / columns;
       if (takes_fours(n, columns) && packs_aligned(4, x, y))
         return launch(context_, fours_kernel<T>, shape_for(context_, count / 4), n, given, from, to,

@@ -745,6 +745,29 @@ Tensor quantized(const Tensor& x, const QuantizeCall& call) {
   return y;
 }
 
+std::optional<DType> f8_dtype(const Quantizer& quantizer) {
+  Quantizer plain{.grid = quantizer.grid,
+                  .rounding = quantizer.rounding,
+                  .random = quantizer.random,
+                  .saturation = quantizer.saturation};
+  if (quantizer.scaling.per == Scaling::Per::tensor && !quantizer.scaling.learned)
+    plain.scaling = quantizer.scaling;
+  if (quantizer != plain) return {};
+  if (quantizer.grid == formats::e4m3) return f8_e4m3;
+  if (quantizer.grid == formats::e5m2) return f8_e5m2;
+  return {};
+}
+
+F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
+  const Tensor rows = views::contiguous(x);
+  F8Operand operand{empty(x.shape(), *f8_dtype(call.quantizer), x.device()),
+                    ones({}, f32, x.device())};
+  QuantizeCall whole = call;
+  whole.factor = operand.factor;
+  run(rows, whole, operand.numbers);
+  return operand;
+}
+
 void quantize_in_place(const Tensor& x, const QuantizeCall& call) {
   if (call.quantizer.average > 0)
     fail<UsageError>("quantize", "a tensor that is rounded in place has no average over steps (",

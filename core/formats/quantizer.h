@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@
 #include <halftone/core/dtype.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/random.h>
+#include <halftone/core/pending.h>
 #include <halftone/core/tensor.h>
 #include <halftone/core/words.h>
 
@@ -231,6 +233,7 @@ struct QuantizeCall {
   /// the average that quantizer.average reads: f32, of x's shape and device; undefined: x itself
   Tensor average{};
   Tensor skip{};    // if it is not 0, y does not change; may be undefined
+  Tensor factor{};  // of an f8 result: receives the factor of its numbers
   Tensor survey{};  // for quantized(): the row (core/formats/survey.h) to add to; may be undefined
   /// key of stochastic rounding: element row * columns + column uses that word of the key; scales
   /// of blocks and signs of rotations have streams of their own
@@ -537,6 +540,13 @@ void check_own_quantizer(std::string_view op, const OwnQuantizer& quantizer);
 /// (Quantizer::own), so a GPU waits for it; a captured step refuses them. Call check_quantizer()
 /// first.
 Tensor quantized(const Tensor& x, const QuantizeCall& call);
+
+/// Returns the dtype that holds the numbers of a quantizer before they are scaled back: f8_e4m3 or
+/// f8_e5m2. Absent: its grid is another, or it does more than to scale a tensor and to round.
+std::optional<DType> f8_dtype(const Quantizer& quantizer);
+/// Returns x as an operand of a product in hardware, row-major; the quantizer has an f8_dtype(), x
+/// is on a GPU that has f8_sums(). Its values before they are rounded to x's dtype are quantized().
+F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call);
 
 /// Returns the largest number of a format over its smallest positive one: 7 for int4.
 double largest_in_units(const NumberFormat& format);

@@ -2,7 +2,8 @@
 // if they allow TF32, factors are rounded to it. It refuses addresses that are less aligned than
 // the heuristic was told, and a bias that is not aligned to 16 bytes, where a GPU would fault. As
 // cuBLASLt on an H100 it rounds a short product before it adds a bias, if rows are not aligned.
-// Tests can have any call refused.
+// Products of f8 numbers add as an H100 does with fast accumulation; other descriptions of them
+// than cuBLASLt's documentation allows are refused. Tests can have any call refused.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/core/dtype.h>
 #include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/sums.h>
 
 #include "emulator.h"
 
@@ -30,6 +32,8 @@ struct EmulatedLtProduct {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   cudaDataType_t bias_type = CUDA_R_32F;
+  const void* scales[2] = {nullptr, nullptr};
+  int8_t fast_sums = 0;
 };
 struct EmulatedLtPreference {
   uint64_t values[16] = {};
@@ -42,10 +46,13 @@ double load(cudaDataType_t type, const void* data, int64_t i) {
     case CUDA_R_64F: return static_cast<const double*>(data)[i];
     case CUDA_R_32F: return double(static_cast<const float*>(data)[i]);
     case CUDA_R_16F: return double(float(static_cast<const Float16*>(data)[i]));
+    case CUDA_R_8F_E4M3: return double(float(static_cast<const Float8E4M3*>(data)[i]));
+    case CUDA_R_8F_E5M2: return double(float(static_cast<const Float8E5M2*>(data)[i]));
     default: return double(float(static_cast<const BFloat16*>(data)[i]));
   }
 }
 bool is_short(cudaDataType_t type) { return type == CUDA_R_16F || type == CUDA_R_16BF; }
+bool is_f8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 void store(cudaDataType_t type, void* data, int64_t i, double value) {
   switch (type) {
     case CUDA_R_64F: static_cast<double*>(data)[i] = value; return;
@@ -70,6 +77,21 @@ double load_factor(const EmulatedLtProduct& p, cudaDataType_t type, const void* 
   return double(round_to(formats::tf32, float(value)));
 }
 
+/// Returns the sum of a row of A^T and a column of B as tensor cores make it, scaled.
+double f8_sum(const Call& call, int64_t i, int64_t j) {
+  Accumulator unit;
+  for (const NamedAccumulator& machine : named_accumulators())
+    if (machine.name == "h100-wgmma-f8") unit = machine.accumulator;
+  const auto& [p, la, lb, ld, a, b, d] = call;
+  const float sum = sums::added<Rounding::toward_zero>(
+      unit, grid_of(unit.grid, unit.rounding), la.rows, 0, [&](int64_t k) {
+        return sums::Factors{float(load(la.type, a, i * la.leading + k)),
+                             float(load(lb.type, b, j * lb.leading + k))};
+      });
+  const auto scale = [&](int which) { return *static_cast<const float*>(p.scales[which]); };
+  return double(sum * (scale(0) * scale(1)));
+}
+
 void multiply(const Call& call) {
   const auto& [p, la, lb, ld, a, b, d] = call;
   const bool ta = p.transpose[0] == CUBLAS_OP_T, tb = p.transpose[1] == CUBLAS_OP_T;
@@ -80,13 +102,15 @@ void multiply(const Call& call) {
     for (int64_t j = 0; j < ld.columns; ++j)
       for (int64_t i = 0; i < ld.rows; ++i) {
         double sum = 0;
-        for (int64_t k = 0; k < depth; ++k)
-          sum +=
-              load_factor(
-                  p, la.type, a,
-                  batch * la.batch_offset + (ta ? i * la.leading + k : k * la.leading + i)) *
-              load_factor(p, lb.type, b,
-                          batch * lb.batch_offset + (tb ? k * lb.leading + j : j * lb.leading + k));
+        if (is_f8(la.type)) sum = f8_sum(call, i, j);
+        else
+          for (int64_t k = 0; k < depth; ++k)
+            sum += load_factor(
+                       p, la.type, a,
+                       batch * la.batch_offset + (ta ? i * la.leading + k : k * la.leading + i)) *
+                   load_factor(
+                       p, lb.type, b,
+                       batch * lb.batch_offset + (tb ? k * lb.leading + j : j * lb.leading + k));
         const int64_t at = batch * ld.batch_offset + j * ld.leading + i;
         if (p.epilogue == CUBLASLT_EPILOGUE_BIAS) {
           if (rounds_first) store(ld.type, d, at, sum), sum = load(ld.type, d, at);
@@ -102,6 +126,18 @@ bool fits(const EmulatedLtProduct& p, const EmulatedLtLayout& a, const EmulatedL
   const bool sizes = (ta ? a.columns : a.rows) == d.rows &&
                      (tb ? b.rows : b.columns) == d.columns &&
                      (ta ? a.rows : a.columns) == (tb ? b.columns : b.rows);
+  if (is_f8(a.type) || is_f8(b.type)) {
+    const auto whole = [](int64_t n) { return n % 16 == 0; };
+    const bool pair =
+        is_f8(a.type) && is_f8(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3);
+    const bool result = is_short(d.type) || d.type == CUDA_R_32F;
+    const bool bias = p.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+                      p.bias_type == (d.type == CUDA_R_16F ? CUDA_R_16F : CUDA_R_16BF);
+    return sizes && pair && result && bias && ta && !tb && p.scales[0] && p.scales[1] &&
+           p.fast_sums == 1 && p.compute == CUBLAS_COMPUTE_32F && d.batch == 1 &&
+           whole(a.leading) && whole(b.leading) && whole(d.rows) && whole(d.leading) &&
+           a.leading >= a.rows && b.leading >= b.rows;
+  }
   const bool batches = a.batch == d.batch && b.batch == d.batch;
   const bool wide = p.compute == CUBLAS_COMPUTE_64F;
   const bool types = a.type == b.type && (a.type == CUDA_R_64F) == wide &&
@@ -177,6 +213,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_TRANSB: return take(product->transpose[1], value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(product->epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(product->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return take(product->scales[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return take(product->scales[1], value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return take(product->fast_sums, value, bytes);
     default: return take(product->bias_type, value, bytes);
   }
 }

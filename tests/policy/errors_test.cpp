@@ -570,6 +570,38 @@ TEST_CASE("TF32 in a place without TF32") {
         "\"compute\": \"f32\".");
 }
 
+TEST_CASE("products in hardware that no hardware has") {
+  const auto under = [](const std::string& rule) {
+    return message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::Relu()), randn({5, 6}),
+                           R"({"compute": "hardware", )" + rule + "}", R"(, "autocast": "bf16")");
+  };
+  const std::string linear = R"("match": {"op": "linear"})",
+                    sums = linear + R"(, "accumulate": "h100-wgmma-f8")",
+                    f8 = sums +
+                         R"(, "input": "fp8_tensor", "weight": "e4m3", "grad_output": "e5m2")";
+  CHECK(
+      under(f8) ==
+      "[policy t] 0/linear.0: cpu has no products of f8 numbers in hardware. Use a GPU of sm_89 or "
+      "newer with cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
+  CHECK(under(R"("match": {"op": "relu"})") ==
+        "[policy t] 1/relu.0: relu has no products in \"hardware\"; linear does. Name it in "
+        "\"match\".");
+  CHECK(under(linear) ==
+        "[policy t] 0/linear.0: \"hardware\" needs an \"accumulate\" that names how the GPU adds: "
+        "\"l40-mma-f8\", \"h100-wgmma-f8\" or \"b200-tcgen05-f8\".");
+  CHECK(
+      under(sums + R"(, "input": "e4m3", "weight": "e4m3")") ==
+      "[policy t] 0/linear.0: in \"hardware\" \"grad_output\" is not quantized. Use e4m3 or e5m2, "
+      "unscaled or with one scale per tensor.");
+  CHECK(under(sums + R"(, "input": "mxfp8", "weight": "e4m3", "grad_output": "e5m2")") ==
+        "[policy t] 0/linear.0: in \"hardware\" \"input\" is e4m3, blocks of 1x32 with e8m0 scales "
+        "(floor). "
+        "Use e4m3 or e5m2, unscaled or with one scale per tensor.");
+  CHECK(under(sums + R"(, "input": "e4m3", "weight": "e5m2", "grad_output": "e5m2")") ==
+        "[policy t] 0/linear.0: \"grad_output\" and \"weight.backward\" are e5m2, and no GPU "
+        "multiplies these. Use e4m3 for one.");
+}
+
 TEST_CASE("parameters and states in a dtype that does not hold their grid") {
   const std::string says =
       "does not hold the grid e4m3, scaled per tensor for parameters and "

@@ -28,6 +28,8 @@ cudaDataType_t data_type(DType dtype) {
     case f32: return CUDA_R_32F;
     case f16: return CUDA_R_16F;
     case bf16: return CUDA_R_16BF;
+    case f8_e4m3: return CUDA_R_8F_E4M3;
+    case f8_e5m2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;  // not reached: products are floating
   }
 }
@@ -63,14 +65,18 @@ constexpr int least_bias_alignment = 16;
 
 struct Product {
   int64_t m, n, k, batch;
-  DType in, out;
+  DType in, in_b, out;        // in_b differs from in for f8
   std::optional<DType> bias;  // which the epilogue adds
   bool tf32;                  // factors may be rounded to tf32
   Matrix a, b;
   std::array<int, 3> alignment;  // of a, b, c
 
+  bool is_f8() const { return size_of(in) == 1; }
   auto operator<=>(const Product&) const = default;
 };
+
+/// The factors of f8 matrices, of a and of b.
+using Factors = std::array<Tensor, 2>;
 
 /// cuBLASLt 13.1 on an H100 rounds a short product before it adds a bias, if rows of the matrices
 /// are not aligned.
@@ -85,7 +91,8 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
                                   const Tensor& c) {
   const auto matrix_a = matrix_of(a), matrix_b = matrix_of(b);
   const int last = c.rank() - 1;
-  if (!matrix_a || !matrix_b || a.dtype() != b.dtype() || c.numel() == 0 || a.shape()[last] == 0 ||
+  const bool alike = a.dtype() == b.dtype() || (size_of(a.dtype()) == 1 && size_of(b.dtype()) == 1);
+  if (!matrix_a || !matrix_b || !alike || c.numel() == 0 || a.shape()[last] == 0 ||
       (bias.defined() && bias.strides()[0] != 1 && bias.numel() > 1) ||
       alignment_of(bias) < least_bias_alignment)
     return std::nullopt;
@@ -94,6 +101,7 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
                  .k = a.shape()[last],
                  .batch = c.rank() == 3 ? c.shape()[0] : 1,
                  .in = a.dtype(),
+                 .in_b = b.dtype(),
                  .out = c.dtype(),
                  .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
                  .tf32 = a.dtype() == f32 && allow_tf32(),
@@ -155,7 +163,7 @@ class Plan {
  public:
   /// Matrices of cuBLASLt, columns first: `left` is b, `right` is a, `result` is c.
   explicit Plan(const Product& p)
-      : left_(p.in, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.leading, p.batch,
+      : left_(p.in_b, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.leading, p.batch,
               p.b.batch_stride),
         right_(p.in, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.a.leading, p.batch,
                p.a.batch_stride),
@@ -168,6 +176,8 @@ class Plan {
                  "describing a product");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    // All of a product's sums are made in the tensor cores' own accumulators.
+    if (p.is_f8()) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
     if (!p.bias) return;
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(*p.bias));
@@ -178,17 +188,20 @@ class Plan {
 
   /// Requests algorithms; returns false if there are none. Does not read the bias, but the
   /// heuristic learns its alignment from its address.
-  bool choose(cublasLtHandle_t handle, const Product& p, const Tensor& bias) {
-    if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
+  bool choose(cublasLtHandle_t handle, const Product& p, const Tensor& bias,
+              const Factors& factors) {
+    point_to(bias, factors);
     cublasLtMatmulPreference_t preference = nullptr;
     check_status(functions()->preference_create(&preference), "making a preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       functions()->preference_set(preference, attribute, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(32) << 20);
-    // The other schemes for a split depth add up in the dtype of the result.
+    // The other schemes for a split depth add up in the dtype of the result. A split product of f8
+    // would have other sums than the tensor cores'.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-           uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+           uint32_t(p.is_f8() ? CUBLASLT_REDUCTION_SCHEME_NONE
+                              : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(p.alignment[1]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(p.alignment[0]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(p.alignment[2]));
@@ -208,9 +221,10 @@ class Plan {
 
   /// Runs the first algorithm that the library accepts; refused ones are not tried again.
   Outcome run(cublasLtHandle_t handle, const Context& context, const Tensor& a, const Tensor& b,
-              const Tensor& bias, const Tensor& c) {
+              const Tensor& bias, const Tensor& c, const Factors& factors) {
+    point_to(bias, factors);
     for (;;) {
-      Outcome outcome = run(proposals_.back(), handle, context, a, b, bias, c);
+      Outcome outcome = run(proposals_.back(), handle, context, a, b, c);
       if (outcome.answer != Answer::unsupported) return outcome;
       proposals_.pop_back();
       if (proposals_.empty()) return outcome;
@@ -219,9 +233,7 @@ class Plan {
 
  private:
   Outcome run(const cublasLtMatmulHeuristicResult_t& proposal, cublasLtHandle_t handle,
-              const Context& context, const Tensor& a, const Tensor& b, const Tensor& bias,
-              const Tensor& c) const {
-    if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
+              const Context& context, const Tensor& a, const Tensor& b, const Tensor& c) const {
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     const bool wide = a.dtype() == f64;
@@ -234,6 +246,13 @@ class Plan {
         bytes > 0 ? workspace.raw_data() : nullptr, bytes, context.stream()));
   }
 
+  /// Stores the addresses that a product reads besides its matrices.
+  void point_to(const Tensor& bias, const Factors& factors) const {
+    if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
+    if (!factors[0].defined()) return;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, factors[1].raw_data());  // cuBLASLt's A is b
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, factors[0].raw_data());
+  }
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
     check_status(functions()->product_set(product_, attribute, &value, sizeof value),
                  "describing a product");
@@ -281,7 +300,8 @@ std::string description() {
          "." + std::to_string(version % 100);
 }
 
-bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c,
+            const Factors& factors) {
   if (!is_usable()) return false;
   const auto declined = [&](const std::string& why) {
     if (log_wanted()) say_declined(By::cublaslt, Family::matmul, text_of(a, b, bias, c), why);
@@ -295,14 +315,15 @@ bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bi
   const std::lock_guard lock(library.mutex);
   const auto make = [&](std::unique_ptr<Plan>& plan) -> Outcome {
     auto made = std::make_unique<Plan>(*product);
-    if (!made->choose(library.handle, *product, bias)) return {Answer::unsupported, "no algorithm"};
+    if (!made->choose(library.handle, *product, bias, factors))
+      return {Answer::unsupported, "no algorithm"};
     plan = std::move(made);
     return {};
   };
   const Outcome outcome = library.plans.run(
       *product,
       {.make = make,
-       .run = [&](Plan& plan) { return plan.run(library.handle, context, a, b, bias, c); },
+       .run = [&](Plan& plan) { return plan.run(library.handle, context, a, b, bias, c, factors); },
        .trim = [&] { context.memory().trim(); }});
   return outcome.answer == Answer::done || declined(outcome.why);
 }

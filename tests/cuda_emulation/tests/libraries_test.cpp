@@ -410,6 +410,52 @@ TEST_CASE("causal attention at the next multiple of 64 gives the bits of the len
   }
 }
 
+TEST_CASE("operands of f8 numbers are multiplied by cuBLASLt, others by the emulated accumulator") {
+  Backend& backend = backend_for(Device::cuda());
+  const Accumulator sums = *backend.f8_sums();
+  const Quantizer quantizer{.grid = formats::e4m3, .scaling = Scaling::per_tensor()};
+  const Tensor x = randn({144, 208}).to(Device::cuda()), w = randn({176, 208}).to(Device::cuda()),
+               bias = randn({176}).to(bf16).to(Device::cuda());
+  const auto product = [&](bool hardware) {
+    const auto operand = [&](const Tensor& t) {
+      const F8Operand f8 = quantized_f8(t, {.quantizer = quantizer});
+      return hardware ? waiting_operand(f8, bf16) : quantized(t, {.quantizer = quantizer}).to(bf16);
+    };
+    Tensor y = empty({144, 176}, bf16, Device::cuda());
+    const int64_t before = emulation::products_done();
+    backend.matmul_accumulating(operand(x), views::transpose(operand(w), 0, 1), bias, sums, y);
+    CHECK(emulation::products_done() - before == (hardware ? 1 : 0));
+    return y;
+  };
+  // One result differs from the other by roundings of the operands to bf16: the scales are floats.
+  const Tensor y = product(true), near = product(false);
+  CHECK(max(abs(y.to(f32) - near.to(f32))).item() < 0.6);
+  emulation::refuse_algorithms(3);
+  CHECK_THROWS_WITH_AS(
+      product(true),
+      "[matmul] cuBLASLt declines a product of [144, 208] f8_e4m3 and [208, 176] f8_e4m3 "
+      "into bf16. HALFTONE_CUDA_LOG=1 says why; \"compute\": \"f32\" emulates it.",
+      UnsupportedError);
+  emulation::refuse_algorithms(0);
+}
+
+TEST_CASE("GPUs add products of f8 numbers as their architecture does, or have none") {
+  const auto name_of = [](int major, int minor) -> std::string {
+    emulation::set_compute_capability(major, minor);
+    const CudaBackend backend(0);
+    const Accumulator* const sums = backend.f8_sums();
+    emulation::set_compute_capability(9, 0);
+    for (const NamedAccumulator& machine : named_accumulators())
+      if (sums && machine.accumulator == *sums) return std::string(machine.name);
+    return "none";
+  };
+  CHECK(name_of(8, 6) == "none");
+  CHECK(name_of(8, 9) == "l40-mma-f8");
+  CHECK(name_of(9, 0) == "h100-wgmma-f8");
+  CHECK(name_of(10, 0) == "b200-tcgen05-f8");
+  CHECK(name_of(12, 0) == "none");
+}
+
 }  // namespace
 }  // namespace halftone::cuda
 

@@ -1,0 +1,188 @@
+// Products of f8 numbers by the GPU itself have the bits of the emulated ones with its sums.
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <halftone/halftone.h>
+#include <halftone/amp/policy_reader.h>
+#include <halftone/amp/probe.h>
+#include <halftone/core/pending.h>
+
+#include "../policy/policy_cases.h"
+#include "device_cases.h"
+
+namespace halftone::test::hardware_test {
+namespace {
+
+/// The GPU, if it multiplies f8 numbers.
+std::optional<Device> f8_device() {
+  const std::optional<Device> gpu = gpu_or_skip();
+  if (!gpu || backend_for(*gpu).f8_sums()) return gpu;
+  MESSAGE("skipped: this GPU has no products of f8 numbers, or there is no cuBLASLt");
+  return {};
+}
+
+std::string policy_of(const std::string& compute, const std::string& more = {},
+                      const std::string& rounding = "stochastic") {
+  const std::string sums = policy::json_of(*backend_for(Device::cuda()).f8_sums()).dump();
+  return R"({"halftone_policy": 1, "name": "p", "extends": "amp-bf16", "quantizers": {
+    "forward": {"format": "e4m3", "scale": {"per": "tensor", "power_of_two": true}},
+    "delayed": {"like": "forward", "scale": {"per": "tensor", "power_of_two": true,
+      "from": "history", "history": 4}},
+    "backward": {"format": "e5m2", "rounding": ")" +
+         rounding + R"(",
+      "scale": {"per": "tensor", "power_of_two": true}}}, "rules": [
+    {"match": {"op": "linear"}, "accumulate": )" +
+         sums + R"(, "compute": )" + compute + R"(, "input": "delayed", "weight": "forward",
+     "grad_output": "backward")" +
+         more + "}]}";
+}
+
+struct Trained {
+  std::vector<Tensor> losses, gradients;
+};
+
+/// The input is on the grid of bf16, to which the hardware's operation casts it. rows, in, hidden,
+/// out: sizes of which the hardware wants multiples of 16, or others.
+Trained trained(const std::string& policy, Device gpu, const std::array<int64_t, 4>& sizes) {
+  manual_seed(11);
+  const auto [rows, in, hidden, out] = sizes;
+  nn::Sequential model(nn::Linear(in, hidden), nn::Gelu(), nn::Linear(hidden, out));
+  Tensor x = cast(cast(randn({2, rows, in}), bf16), f32), target = randn({2, rows, out});
+  model.to(gpu), x = x.to(gpu), target = target.to(gpu);
+  optim::Sgd optimizer(model.parameters(), optim::SgdOptions{.lr = 0.05});
+  amp::Training training = amp::apply(policy::read_text(policy, "p.json"), model, optimizer);
+  manual_seed(12);
+  Trained result;
+  for (int step = 0; step < 4; ++step) {
+    training.zero_grad();
+    const Tensor y = training.forward(model, x);
+    const Tensor error = y - target, loss = mean(error * error);
+    training.backward(loss);
+    for (const Tensor& p : model.parameters()) result.gradients.push_back(p.grad().clone());
+    training.step();
+    result.losses.push_back(loss.detach().clone());
+  }
+  return result;
+}
+
+TEST_CASE("products in hardware have the bits of the emulated ones with the GPU's sums") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  // A bias is read in bf16 by the hardware.
+  const std::string emulated = policy_of(R"("f32", "result": "bf16")", R"(, "bias": "bf16")");
+  for (const std::array<int64_t, 4>& sizes :
+       {std::array<int64_t, 4>{16, 64, 96, 32}, std::array<int64_t, 4>{7, 20, 33, 10},
+        std::array<int64_t, 4>{1, 130, 16, 1}}) {
+    INFO(sizes[0], " x ", sizes[1], " x ", sizes[2], " x ", sizes[3]);
+    const Trained here = trained(policy_of(R"("hardware")"), *gpu, sizes);
+    const Trained there = trained(emulated, *gpu, sizes);
+    for (std::size_t i = 0; i < here.losses.size(); ++i) {
+      INFO("step ", i);
+      CHECK(equal_bits(here.losses[i], there.losses[i]));
+    }
+    for (std::size_t i = 0; i < here.gradients.size(); ++i) {
+      INFO("gradient ", i);
+      CHECK(equal_bits(here.gradients[i], there.gradients[i]));
+    }
+  }
+}
+
+/// Reads every tensor that it sees.
+struct Reader final : policy::Observer {
+  bool begin_pass(int64_t) override { return true; }
+  void tensor(const policy::Seen&, const Tensor& before, const Tensor& after) override {
+    read += max(abs(before)).item() + max(abs(after)).item();
+  }
+  double read = 0;
+};
+
+TEST_CASE(
+    "an observer that reads operands, and a captured step, leave products in hardware as they "
+    "are") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  enum class By : uint8_t { none, reader, probe };
+  const auto losses = [&](By observed, bool captured) {
+    manual_seed(11);
+    nn::Sequential model(nn::Linear(32, 48), nn::Relu(), nn::Linear(48, 16));
+    model.to(*gpu);
+    optim::Sgd optimizer(model.parameters(), optim::SgdOptions{.lr = 0.05});
+    amp::Training training =
+        amp::apply(policy::read_text(policy_of(R"("hardware")", {}, "nearest_even"), "p.json"),
+                   model, optimizer);
+    optimizer.publish_rates();
+    const auto reader = std::make_shared<Reader>();
+    std::optional<policy::Probe> probe;
+    if (observed == By::reader) training.region().session->observe(reader);
+    if (observed == By::probe) probe.emplace(training);
+    CapturedStep step([&](const std::vector<Tensor>& batch) {
+      training.zero_grad();
+      const Tensor y = training.forward(model, batch[0]), loss = mean(y * y);
+      training.backward(loss);
+      training.step();
+      return loss;
+    });
+    std::vector<Tensor> all;
+    for (int i = 0; i < 5; ++i) {
+      const Tensor batch = randn({16, 32}).to(*gpu);
+      all.push_back(captured ? step({batch}).clone() : [&] {
+        training.zero_grad();
+        const Tensor y = training.forward(model, batch), loss = mean(y * y);
+        training.backward(loss);
+        training.step();
+        return loss.detach().clone();
+      }());
+    }
+    if (observed == By::reader) CHECK(reader->read > 0);
+    if (probe) CHECK_FALSE(probe->rows().empty());
+    return all;
+  };
+  const std::vector<Tensor> plain = losses(By::none, false);
+  for (const auto& [observed, captured] :
+       {std::pair(By::reader, false), std::pair(By::probe, false), std::pair(By::none, true)}) {
+    const std::vector<Tensor> other = losses(observed, captured);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      INFO("step ", i, captured ? ", captured" : "");
+      CHECK(equal_bits(plain[i], other[i]));
+    }
+  }
+}
+
+TEST_CASE("the numbers of an operand in hardware wait, with their factor") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  const Tensor x = randn({33, 18}).to(*gpu);
+  for (const char* format : {"e4m3", "e5m2"}) {
+    Quantizer quantizer{.grid = *number_format_named(format), .scaling = Scaling::per_tensor()};
+    const QuantizeCall call{.quantizer = quantizer};
+    const F8Operand operand = quantized_f8(transpose(x, 0, 1), call);
+    CHECK(operand.numbers.shape() == Shape{18, 33});
+    const Tensor waiting = waiting_operand(operand, f32);
+    const auto seen = f8_operand(views::transpose(waiting, 0, 1));
+    REQUIRE(seen);
+    CHECK(equal_bits(views::contiguous(seen->numbers).to(f32),
+                     views::contiguous(views::transpose(operand.numbers, 0, 1)).to(f32)));
+    CHECK(equal_bits(waiting, quantized(views::contiguous(transpose(x, 0, 1)), call)));
+    CHECK_FALSE(f8_operand(waiting));  // it was read
+  }
+}
+
+TEST_CASE("a GPU that adds otherwise, and operands that no GPU multiplies, are errors") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  const auto refusal = [&](std::string policy, const std::string& from, const std::string& to) {
+    policy.replace(policy.find(from), from.size(), to);
+    return message_of<UsageError>([&] { trained(policy, *gpu, {16, 16, 16, 16}); });
+  };
+  const std::string sums = policy::json_of(*backend_for(*gpu).f8_sums()).dump();
+  CHECK(
+      refusal(policy_of(R"("hardware")"), sums, R"("a100-mma")") ==
+      "[policy p] 0/linear.0: cuda:0 adds as " + sums +
+          ", and \"accumulate\" says otherwise. Name this one, or use \"compute\": \"f32\", which "
+          "emulates any.");
+}
+
+}  // namespace
+}  // namespace halftone::test::hardware_test
