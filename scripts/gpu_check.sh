@@ -10,7 +10,7 @@
 #   profile      the time of a step by kernel, beside PyTorch's (ncu)
 #   operations   single operations, and what the device reaches at best
 #   sums         how tensor cores add up, compared with a model (Hopper only)
-#   fp8          products of f8 numbers by the GPU: their bits beside the emulated ones, and steps with them beside bf16's
+#   fp8          products of f8 numbers by the GPU: their bits compared with the emulated ones, their steps with those of bf16
 #   sanitizers   compute-sanitizer: racecheck, memcheck, initcheck, synccheck
 #   distributed  two processes that share the GPU end with the bits of one
 #   strategies   compare_strategies, where Fashion-MNIST is at hand

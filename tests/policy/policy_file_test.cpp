@@ -454,7 +454,8 @@ TEST_CASE("rules") {
   CHECK(refusal_of_rule(R"("name": "")") ==
         "/rules/0/name: a name has 1 to 100 letters, all of them printable.");
   CHECK(refusal_of_rule(R"("compute": "lower")") ==
-        "/rules/0/compute: low, f32, tf32, bf16, f16, widest, as_is or refuse, got \"lower\".");
+        "/rules/0/compute: low, f32, tf32, bf16, f16, widest, as_is, refuse or hardware, got "
+        "\"lower\".");
   CHECK(refusal_of_rule(R"("result": "e4m3")") ==
         "/rules/0/result: f32, bf16 or f16, got \"e4m3\".");
   CHECK(refusal_of_rule(R"("input": "mxpf8")") ==
