@@ -269,9 +269,10 @@ void Session::require_hardware(const Entry& entry, std::span<const Tensor> input
   const Device device = inputs[0].device();
   const Accumulator* const own = backend_for(device).f8_sums();
   if (!own)
-    fail<UsageError>(where_, entry.name, ": ", device,
-                     " has no products of f8 numbers in hardware. Use a GPU of sm_89 or newer with "
-                     "cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
+    fail<UsageError>(
+        where_, entry.name, ": ", device,
+        " has no products of f8 numbers in hardware. Use a GPU of sm_89, 90 or 100 with "
+        "cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
   if (*own != *entry.resolved.treatment->accumulate)
     fail<UsageError>(where_, entry.name, ": ", device, " adds as ", json_of(*own).dump(),
                      ", and \"accumulate\" says otherwise. Name this one, or use \"compute\": "

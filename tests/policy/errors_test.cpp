@@ -579,10 +579,9 @@ TEST_CASE("products in hardware that no hardware has") {
                     sums = linear + R"(, "accumulate": "h100-wgmma-f8")",
                     f8 = sums +
                          R"(, "input": "fp8_tensor", "weight": "e4m3", "grad_output": "e5m2")";
-  CHECK(
-      under(f8) ==
-      "[policy t] 0/linear.0: cpu has no products of f8 numbers in hardware. Use a GPU of sm_89 or "
-      "newer with cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
+  CHECK(under(f8) ==
+        "[policy t] 0/linear.0: cpu has no products of f8 numbers in hardware. Use a GPU of sm_89, "
+        "90 or 100 with cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
   CHECK(under(R"("match": {"op": "relu"})") ==
         "[policy t] 1/relu.0: relu has no products in \"hardware\"; linear does. Name it in "
         "\"match\".");
