@@ -191,7 +191,8 @@ class ModelNames {
 // earlier ones field by field. A treatment is their result for one site.
 
 /// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32 whose products
-/// may round their factors to TF32 (core/device.h).
+/// may round their factors to TF32 (core/device.h); hardware: the region's dtype, by products of f8
+/// numbers on a GPU (F8Operand in core/pending.h).
 enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse, hardware };
 
 /// The setting of a rule for one role.

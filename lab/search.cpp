@@ -49,6 +49,7 @@ class Wish {
     computes_ = to_ != "tf32" && to_ != "hardware" && std::ranges::find(words, to_) != words.end();
     if (!computes_ && !quantizer_named(to_)) {
       std::vector<std::string_view> known(words.begin(), words.end());
+      std::erase(known, "hardware");  // it needs a GPU, and operands in f8
       for (const NamedFormat& format : named_formats()) known.push_back(format.name);
       for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
       fail_unknown_name("search", "compute or quantizer", to_, known);

@@ -19,7 +19,7 @@ namespace {
 std::optional<Device> f8_device() {
   const std::optional<Device> gpu = gpu_or_skip();
   if (!gpu || backend_for(*gpu).f8_sums()) return gpu;
-  MESSAGE("skipped: this GPU has no products of f8 numbers, or there is no cuBLASLt");
+  MESSAGE("skipped: this GPU does not multiply f8 numbers, or cuBLASLt is missing");
   return {};
 }
 

@@ -690,6 +690,7 @@ TEST_CASE("words that are no space and no quantizer are refused, with the neares
   CHECK(contains(refusal("module", "bf16"), "Did you mean \"modules\""));
   CHECK(contains(refusal("", "bf16"), "no space named \"\""));
   CHECK(contains(refusal("ops", "bf61"), "Did you mean \"bf16\""));
+  CHECK(contains(refusal("ops", "hardware"), "no compute or quantizer named \"hardware\""));
   CHECK(contains(refusal("ops", ""), "no compute or quantizer named \"\""));
   CHECK(contains(refusal("roles", "f16"), "\"f16\" says nothing of a role"));
   CHECK(contains(refusal("ops", "low"), "fp32 has no autocast, so there is no \"low\""));

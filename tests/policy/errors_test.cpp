@@ -601,6 +601,17 @@ TEST_CASE("products in hardware that no hardware has") {
         "multiplies these. Use e4m3 for one.");
 }
 
+TEST_CASE("products in hardware without an autocast dtype, or without an input") {
+  const std::string rule = R"({"match": {"op": "linear"}, "compute": "hardware",
+    "accumulate": "h100-wgmma-f8", "input": "e4m3", "weight": "e4m3", "grad_output": "e5m2"})";
+  CHECK(message_of<FormatError>([&] { policy::read_text(policy_with(rule)); }) ==
+        "[policy text] /rules/0/compute: the rule computes in \"hardware\", whose results have the "
+        "dtype of autocast, and there is none. Add \"autocast\".");
+  CHECK(contains(
+      message_of_pass(nn::Sequential(nn::Linear(6, 4)), Tensor{}, rule, R"(, "autocast": "bf16")"),
+      "is undefined. Pass a tensor."));
+}
+
 TEST_CASE("parameters and states in a dtype that does not hold their grid") {
   const std::string says =
       "does not hold the grid e4m3, scaled per tensor for parameters and "
