@@ -194,6 +194,9 @@ class Backend {
   virtual void copy_from_host(const void* host, void* device, std::size_t bytes) = 0;
   /// waits for all work issued until now
   virtual void synchronize() = 0;
+  /// Issues all further work in this stream (a cudaStream_t), after the work issued until now: for
+  /// programs where another library works on the same memory. Devices without streams do nothing.
+  virtual void use_stream(void*) {}
   /// how often the host has waited for this device, or read from it, until now
   virtual int64_t waits() const { return 0; }
 

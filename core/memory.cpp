@@ -140,10 +140,10 @@ Storage::Storage(int64_t bytes, Device device)
   detail::ledger_add(device_, use_, bytes_);
 }
 
-Storage::Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner)
+Storage::Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner, Device device)
     : data_(data),
       bytes_(bytes),
-      device_(Device::cpu()),
+      device_(device),
       use_(MemoryScope::current()),
       owner_(std::move(owner)) {}
 

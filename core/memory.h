@@ -92,9 +92,10 @@ class Storage {
   /// Allocates when the data are first read, and computes them then. The ledger charges the
   /// MemoryScope that is current now.
   Storage(int64_t bytes, Device device, std::shared_ptr<const PendingResult> pending);
-  /// Wraps memory of the host that `owner` keeps alive, for programs that have their data
-  /// elsewhere. The ledger does not count it.
-  Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner);
+  /// Wraps memory of `device` that `owner` keeps alive, for programs that have their data elsewhere.
+  /// The ledger does not count it.
+  Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner,
+          Device device = Device::cpu());
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;

@@ -9,6 +9,7 @@
 #   steps        training steps in turn with PyTorch, eager and compiled; captured; the share of the device's limit; launches of a step
 #   profile      the time of a step by kernel, beside PyTorch's (ncu)
 #   operations   single operations, and what the device reaches at best
+#   python       the Python module on tensors of PyTorch on the GPU, in their streams
 #   sums         how tensor cores add up, compared with a model (Hopper only)
 #   fp8          products of f8 numbers by the GPU: their bits compared with the emulated ones, their steps with those of bf16
 #   sanitizers   compute-sanitizer: racecheck, memcheck, initcheck, synccheck
@@ -17,7 +18,7 @@
 # variables:
 #   REPORT=gpu_report.md
 #   BUDGET=1800          seconds for everything but the build
-#   PYTHON=...           an interpreter that can import torch; default: python3, if it can
+#   PYTHON=...           an interpreter that can import torch (and pytest and nanobind for `python`); default: python3, if it can
 #   ARCHITECTURES=90     compiles only for this GPU, which is faster; default: the first GPU's
 #   BUILD=...            an existing build folder with HALFTONE_CUDA=ON; default: build/gpu, which is made. Build before time
 #                        on the GPU counts: the build needs only ARCHITECTURES and the targets below
@@ -28,7 +29,7 @@
 #   PROFILED_AS=fp32     their strategy
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-all=(tests steps profile operations sums fp8 sanitizers distributed strategies)
+all=(tests steps profile operations python sums fp8 sanitizers distributed strategies)
 for name in "$@"; do
   [[ " ${all[*]} " == *" $name "* ]] || { echo "gpu_check.sh: there is no section '$name'. Use some of: ${all[*]}."; exit 2; }
 done
@@ -205,7 +206,7 @@ if [[ "$wanted" == *" tests "* ]]; then
   section 240 "operations, gradients, training and kernels on the GPU" bash -c "at_once operations operations_by_own_kernels gradients \
     second_gradients taps training numerics families families_with_libraries"
 fi
-if [[ "$wanted" == *" steps "* || "$wanted" == *" profile "* ]]; then
+if [[ "$wanted" == *" steps "* || "$wanted" == *" profile "* || "$wanted" == *" python "* ]]; then
   if [[ -z "${PYTHON:-}" ]] && python3 -c 'import torch' 2>/dev/null; then PYTHON=python3; fi
   torch=""
   if [[ -z "${PYTHON:-}" ]]; then
@@ -236,6 +237,14 @@ if [[ "$wanted" == *" profile "* ]]; then
 fi
 [[ "$wanted" != *" operations "* ]] ||
   section 120 "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
+# With a package in BUILD/python/package, which has the module linked already, nothing is compiled.
+python_module() {
+  local package="$build/python/package"
+  [[ -d "$package" ]] || HALFTONE_PYTHON="$PYTHON" python/tests/run.sh "$build" "$build/python" || return
+  PYTHONPATH="$package" "$PYTHON" -m pytest -q -rs -p no:cacheprovider python/tests/test_gpu.py
+}
+export -f python_module
+[[ "$wanted" != *" python "* || -z "$torch" ]] || section 240 "the Python module" bash -c python_module
 sums() {
   local program
   program="$(mktemp)"

@@ -132,10 +132,10 @@ bool caching_wanted() {
 }
 
 /// Makes this the device of the calling thread. All code must use this function: changing the
-/// device in another way would make `current` wrong.
-cudaError_t use_device(int index) {
+/// device in another way would make `current` wrong. certainly: another library may have done so.
+cudaError_t use_device(int index, bool certainly = false) {
   thread_local int current = -1;
-  if (current == index) return cudaSuccess;
+  if (current == index && !certainly) return cudaSuccess;
   const cudaError_t result = cudaSetDevice(index);
   current = result == cudaSuccess ? index : -1;
   return result;
@@ -174,8 +174,10 @@ Context::Context(int index) : index_(index), memory_(memory_of(index), caching_w
     fail<DeviceError>("cuda", "device ", index, ", ", properties.name, ", has compute capability ",
                       properties.major, ".", properties.minor,
                       ". The kernels need 8.0 (Ampere) or later: use the CPU.");
-  for (cudaStream_t* stream : {&stream_, &recording_stream_})
+  for (cudaStream_t* stream : {&own_stream_, &recording_stream_})
     check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
+  stream_ = own_stream_;
+  check(cudaEventCreateWithFlags(&moved_, cudaEventDisableTiming), "making an event");
   check(cudaMalloc(&fault_, sizeof(Fault)), "allocating");
   check(cudaMalloc(&key_shift_, 2 * sizeof(uint64_t)), "allocating");
   void* reported = nullptr;
@@ -189,10 +191,19 @@ Context::~Context() {
   use_device(index_);
   cudaStreamSynchronize(stream_);
   cudaFree(fault_), cudaFree(key_shift_), cudaFreeHost(reported_);
-  cudaStreamDestroy(stream_), cudaStreamDestroy(recording_stream_);
+  cudaEventDestroy(moved_);
+  cudaStreamDestroy(own_stream_), cudaStreamDestroy(recording_stream_);
 }
 
 void Context::activate() const { check(use_device(index_), "choosing a device"); }
+
+void Context::use_stream(cudaStream_t stream) {
+  check(use_device(index_, true), "choosing a device");
+  if (stream == stream_) return;
+  check(cudaEventRecord(moved_, stream_), "recording an event");
+  check(cudaStreamWaitEvent(stream, moved_, 0), "waiting for an event");
+  stream_ = stream;
+}
 
 bool Context::begin_recording() {
   std::thread::id no_thread;

@@ -52,6 +52,9 @@ class Context {
   void activate() const;
 
   Device device() const { return Device::cuda(index_); }
+  /// Moves to another library's stream, which waits for the work issued until now, and makes this
+  /// the device of the calling thread, whatever that library chose. Does not own the stream.
+  void use_stream(cudaStream_t stream);
   /// Returns the stream of this thread's work.
   cudaStream_t stream() const { return capturing() ? recording_stream_ : stream_; }
   int multiprocessors() const { return multiprocessors_; }
@@ -84,7 +87,9 @@ class Context {
 
  private:
   int index_, multiprocessors_ = 0, compute_capability_ = 0;
-  cudaStream_t stream_ = nullptr, recording_stream_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // own_stream_, or another library's
+  cudaStream_t own_stream_ = nullptr, recording_stream_ = nullptr;
+  cudaEvent_t moved_ = nullptr;  // the end of the work before the last change of streams
   BlockCache memory_;
   Fault* fault_ = nullptr;         // on the device
   Fault* reported_ = nullptr;      // page-locked: wait() reads it

@@ -1,5 +1,5 @@
 // The CUDA backend: own kernels in the .cu files of this folder, and cuBLASLt and cuDNN if they are
-// found and faster (cublaslt/, cudnn/); each library may decline a  Kernels go into the one
+// found and faster (cublaslt/, cudnn/); each library may decline a call. Kernels go into the one
 // stream of the device's context, and only operations that return numbers to the host wait for
 // them.
 #pragma once
@@ -21,6 +21,7 @@ class CudaBackend final : public Backend {
   void copy_to_host(const void* device, void* host, std::size_t bytes) override;
   void copy_from_host(const void* host, void* device, std::size_t bytes) override;
   void synchronize() override { context_.wait(); }
+  void use_stream(void* stream) override { context_.use_stream(static_cast<cudaStream_t>(stream)); }
   int64_t waits() const override { return context_.waits(); }
 
   // --- captured work (capture.cu)

@@ -6,7 +6,7 @@ from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, resolve_name
 
 from . import _native
-from .arrays import torch_to_numpy
+from .arrays import on_device_of, torch_memory
 from .composed import COMPOSED
 from .errors import DTypeError, UnsupportedError, UsageError
 from .products import Products
@@ -60,7 +60,10 @@ def _parameters(model):
     for name, x in model.named_parameters():
         if x.dtype != torch.float32:
             raise DTypeError(f"[Policy.apply] parameter {name} is {x.dtype}. Give the policy a model in f32: it casts itself.")
-    return [(name, torch_to_numpy(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
+    devices = sorted({str(x.device) for x in model.parameters()})
+    if len(devices) > 1:
+        raise UnsupportedError(f"[Policy.apply] the parameters are on {' and '.join(devices)}. Move the model to one device.")
+    return [(name, torch_memory(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
 
 
 def _parts(modules):
@@ -183,7 +186,8 @@ class Emulated(torch.nn.Module):
                                      hooks.register_module_forward_hook(leave, always_call=True)]
         RUNNING.stack.append((self, bound))
         try:
-            start(run)
+            with on_device_of(next(self.model.parameters(), None)):
+                start(run)
         finally:
             RUNNING.stack.pop()
             for handle in handles:
@@ -242,7 +246,8 @@ def survey(file, model, example):
     inputs = example if isinstance(example, tuple) else (example,)
     buffers = [(x, x.detach().clone()) for x in model.buffers()]
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        gpus = {x.device.index for x in model.parameters() if x.is_cuda}
+        with torch.random.fork_rng(devices=gpus), torch.enable_grad():
             emulated(*inputs)
     finally:
         with torch.no_grad():

@@ -3,7 +3,7 @@ import json
 import operator
 
 from . import _native
-from .arrays import is_torch, to_numpy, torch_from_numpy
+from .arrays import is_torch, on_device_of, to_numpy, torch_over
 from .errors import UsageError
 
 
@@ -39,7 +39,7 @@ def quantize(x, quantizer, axis=-1, rounding=None, seed=None):
     """Returns x on a quantizer's grid, in x's dtype and kind.
 
     x: a numpy array, a tensor of PyTorch, anything with DLPack, a list or a number; f64, f32, f16 or
-    bf16 on the CPU. quantizer: a name of formats() or quantizers(), eXmY, intN, an object as in a
+    bf16; tensors of PyTorch may be on a GPU, whose current stream then does the work. quantizer: a name of formats() or quantizers(), eXmY, intN, an object as in a
     policy file, a Format or a Quantizer. Blocks run along `axis`. rounding: a name of roundings();
     default: the quantizer's own. seed: of stochastic rounding; None draws from a generator that
     manual_seed() restarts. A tensor of PyTorch that requires a gradient gets that of the identity.
@@ -48,8 +48,9 @@ def quantize(x, quantizer, axis=-1, rounding=None, seed=None):
     seed, axis, grid = _seed(seed), operator.index(axis), _quantizer(quantizer)
 
     def rounded(x):
-        array, dtype, back = to_numpy(x)
-        return back(_native.quantize(array, dtype, axis, grid, rounding, seed))
+        with on_device_of(x):
+            array, dtype, back = to_numpy(x)
+            return back(_native.quantize(array, dtype, axis, grid, rounding, seed))
 
     return _straight_through(x, rounded)
 
@@ -60,8 +61,9 @@ def round_to(x, format, rounding="nearest_even", seed=None):
     grid = format if isinstance(format, _native.Format) else _native.Format(format)
 
     def rounded(x):
-        array, dtype, back = to_numpy(x, "round_to")
-        return back(_native.round_to(array, dtype, grid, rounding, seed))
+        with on_device_of(x):
+            array, dtype, back = to_numpy(x, "round_to")
+            return back(_native.round_to(array, dtype, grid, rounding, seed))
 
     return _straight_through(x, rounded)
 
@@ -72,7 +74,8 @@ def matmul(a, b, accumulate):
     accumulate: a name of accumulators(), or an object as "accumulate" in a policy file. a, b: numpy arrays, tensors of
     PyTorch or lists, of floats, which are taken as f32. Returns f32, of a's kind. Raises UsageError for an unknown name.
     """
-    left, left_dtype, _ = to_numpy(a, "matmul")
-    right, right_dtype, _ = to_numpy(b, "matmul")
-    y = _native.matmul(left, left_dtype, right, right_dtype, json.dumps(accumulate))
-    return torch_from_numpy(y) if is_torch(a) else y
+    with on_device_of(a):
+        left, left_dtype, _ = to_numpy(a, "matmul")
+        right, right_dtype, _ = to_numpy(b, "matmul")
+        y = _native.matmul(left, left_dtype, right, right_dtype, json.dumps(accumulate))
+    return torch_over(y) if is_torch(a) else y

@@ -2,7 +2,7 @@
 import torch
 from torch.nn import functional as F
 
-from .arrays import torch_from_numpy, torch_to_numpy
+from .arrays import torch_memory, torch_over
 
 _SHORT = (torch.float16, torch.bfloat16)
 
@@ -131,11 +131,11 @@ def passed(x):
         return None
     if any(stride < 0 for stride in x.stride()):
         x = x.contiguous()
-    return torch_to_numpy(x, "emulate")
+    return torch_memory(x, "emulate")
 
 
 def taken(pair):
-    return None if pair is None else torch_from_numpy(*pair)
+    return None if pair is None else torch_over(*pair)
 
 
 class Treated(torch.autograd.Function):
@@ -146,6 +146,7 @@ class Treated(torch.autograd.Function):
         ctx.call, ctx.operation, ctx.needs = call, operation, list(ctx.needs_input_grad[3:])
         ctx.wide = [x is not None and x.dtype == torch.float32 for x in tensors]
         random = []  # the states before and after the first of two runs, which both draw the same numbers
+        source = torch.cuda if any(x is not None and x.is_cuda for x in tensors) else torch
         f32_result = call.f32_result
 
         def run(operands, keeps):
@@ -156,9 +157,9 @@ class Treated(torch.autograd.Function):
             leaves = [x.detach().requires_grad_(True) if needed and keeps else x
                       for x, needed in zip(leaves, ctx.needs)]
             if not keeps:
-                random.append(torch.get_rng_state())
+                random.append(source.get_rng_state())
             elif random:
-                torch.set_rng_state(random[0])
+                source.set_rng_state(random[0])
             with torch.set_grad_enabled(keeps and any(ctx.needs)):
                 y = compute(*leaves)
                 if short is not None and not f32_result and y.dtype == torch.float32:

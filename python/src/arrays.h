@@ -1,5 +1,6 @@
 // Memory that Python and halftone share: numpy arrays as tensors, tensors as numpy arrays. bf16,
-// which numpy lacks, travels as u16 with the name of its dtype.
+// which numpy lacks, travels as u16 with the name of its dtype. Memory of a GPU comes and goes in
+// DLPack capsules.
 #pragma once
 
 #include <string>
@@ -14,13 +15,15 @@ namespace halftone::python {
 
 namespace nb = nanobind;
 
-using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+using Array = nb::ndarray<nb::ro>;
 
 /// Returns a tensor over the array's memory, which it keeps alive. Strides must not be negative.
-/// dtype: "bf16" for an array of u16 that holds such numbers; else "". Throws DTypeError for dtypes
-/// without a counterpart, ShapeError for more than 8 dimensions.
+/// The GPU of an array must work in the caller's stream (Backend::use_stream). dtype: "bf16" for an
+/// array of u16 that holds such numbers; else "". Throws DTypeError for dtypes without a
+/// counterpart, ShapeError for more than 8 dimensions.
 Tensor borrowed(const Array& array, const std::string& dtype);
-/// Returns a numpy array over the tensor's memory, which it keeps alive.
+/// Returns a numpy array over the tensor's memory, which it keeps alive; on a GPU, a DLPack
+/// capsule.
 nb::object given(const Tensor& x);
 
 /// The three parts of the module.

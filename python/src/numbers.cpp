@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/tensor.h>
@@ -21,6 +22,7 @@ DType dtype_of_array(const Array& array, const std::string& named) {
   if (named == "bf16" && array.dtype() == nb::dtype<uint16_t>()) return bf16;
   const nb::dlpack::dtype dtype = array.dtype();
   if (dtype.lanes == 1) {
+    if (dtype.code == uint8_t(nb::dlpack::dtype_code::Bfloat) && dtype.bits == 16) return bf16;
     if (dtype == nb::dtype<double>()) return f64;
     if (dtype == nb::dtype<float>()) return f32;
     if (dtype.code == uint8_t(nb::dlpack::dtype_code::Float) && dtype.bits == 16) return f16;
@@ -34,6 +36,8 @@ DType dtype_of_array(const Array& array, const std::string& named) {
                    " bits of this kind. Use float64, float32, float16, bfloat16, int64, int32, "
                    "int16, uint8 or bool.");
 }
+
+constexpr nb::dlpack::dtype bfloat16{uint8_t(nb::dlpack::dtype_code::Bfloat), 16, 1};
 
 nb::dlpack::dtype dtype_of_tensor(DType dtype) {
   switch (dtype) {
@@ -56,6 +60,11 @@ nb::dlpack::dtype dtype_of_tensor(DType dtype) {
 
 Tensor borrowed(const Array& array, const std::string& named) {
   const DType dtype = dtype_of_array(array, named);
+  const bool on_gpu = array.device_type() == nb::device::cuda::value;
+  const Device device = on_gpu ? Device::cuda(array.device_id()) : Device::cpu();
+  if (!on_gpu && array.device_type() != nb::device::cpu::value)
+    fail<DeviceError>("array", "the memory is on a device of DLPack's type ", array.device_type(),
+                      ". Copy it to the CPU.");
   Shape shape;
   Strides strides;
   int64_t last = 0;
@@ -67,10 +76,10 @@ Tensor borrowed(const Array& array, const std::string& named) {
     shape.push_back(size), strides.push_back(stride);
     last += (size - 1) * stride;
   }
-  if (numel_of(shape) == 0) return empty(shape, dtype);
+  if (numel_of(shape) == 0) return empty(shape, dtype, device);
   auto* const data = static_cast<std::byte*>(const_cast<void*>(array.data()));
-  auto storage =
-      std::make_shared<Storage>(data, (last + 1) * size_of(dtype), std::make_shared<Array>(array));
+  auto storage = std::make_shared<Storage>(data, (last + 1) * size_of(dtype),
+                                           std::make_shared<Array>(array), device);
   return Tensor(std::make_shared<TensorBody>(TensorBody{
       .storage = std::move(storage), .shape = shape, .strides = strides, .dtype = dtype}));
 }
@@ -81,6 +90,10 @@ nb::object given(const Tensor& x) {
   auto owner = std::make_unique<Tensor>(x.detach());
   const nb::capsule keeps(owner.release(),
                           [](void* tensor) noexcept { delete static_cast<Tensor*>(tensor); });
+  if (x.device().kind == DeviceKind::cuda)
+    return nb::cast(nb::ndarray<>(x.raw_data(), shape.size(), shape.data(), keeps, strides.data(),
+                                  x.dtype() == bf16 ? bfloat16 : dtype_of_tensor(x.dtype()),
+                                  nb::device::cuda::value, x.device().index));
   return nb::cast(nb::ndarray<nb::numpy>(x.raw_data(), shape.size(), shape.data(), keeps,
                                          strides.data(), dtype_of_tensor(x.dtype())));
 }
@@ -126,6 +139,18 @@ Quantizer quantizer_in(const std::string& json) {
   return quantizer_of(policy::read_text(text, "quantizer"), json);
 }
 
+/// Lets other Python threads run for a scope. Not while a GPU gets work: it is issued soon, and
+/// another thread could choose another stream meanwhile.
+class OthersRun {
+ public:
+  explicit OthersRun(const Tensor& x) {
+    if (x.device() == Device::cpu()) released_.emplace();
+  }
+
+ private:
+  std::optional<nb::gil_scoped_release> released_{};
+};
+
 /// Lends the default generator of this thread another state for a scope.
 class Seeded {
  public:
@@ -149,7 +174,7 @@ nb::object rounded(const Array& array, const std::string& dtype, int64_t axis, Q
   const Tensor x = borrowed(array, dtype);
   Tensor y;
   {
-    const nb::gil_scoped_release released;
+    const OthersRun others(x);
     const NoGrad not_recorded;
     const Seeded seeded(seed);
     const int last = x.rank() - 1, dim = x.rank() == 0 ? normalize_dim("quantize", axis, 1) + last
@@ -185,12 +210,15 @@ nb::object added_up(const Array& left, const std::string& left_dtype, const Arra
   for (const Tensor& x : {a, b})
     if (x.rank() != 2)
       fail<ShapeError>("matmul", "an operand is ", described(x), ". Give two matrices.");
+  if (a.device() != b.device())
+    fail<DeviceError>("matmul", "the operands are on ", a.device(), " and ", b.device(),
+                      ". Move one: x.to(device).");
   if (a.size(1) != b.size(0))
     fail<ShapeError>("matmul", "inner sizes differ: ", described(a), " and ", described(b),
                      "; a.shape[1] must equal b.shape[0].");
   Tensor c;
   {
-    const nb::gil_scoped_release released;
+    const OthersRun others(a);
     const NoGrad not_recorded;
     c = Matmul::product(a.to(f32), b.to(f32), f32, accumulator);
   }
@@ -323,6 +351,17 @@ void add_numbers(nb::module_& module) {
         return names;
       },
       "The names of the roundings.");
+  module.def(
+      "use_stream",
+      [](const std::string& op, int index, uintptr_t stream) {
+        for (const BackendStatus& status : backend_statuses())
+          if (status.name == "cuda" && !status.backend)
+            fail<DeviceError>(op, "the tensor is on cuda:", index,
+                              ", and halftone has no GPU: ", status.description,
+                              ". Copy the tensor to the CPU: x.cpu().");
+        backend_for(Device::cuda(index)).use_stream(reinterpret_cast<void*>(stream));
+      },
+      nb::arg("op"), nb::arg("index"), nb::arg("stream"));
   module.def("manual_seed", manual_seed, nb::arg("seed"),
              "Restarts the generator that stochastic rounding without a seed draws from.");
   module.def(

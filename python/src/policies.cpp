@@ -289,10 +289,12 @@ class Emulation {
                            ". Cast one of them, or run under autocast.");
     return call;
   }
-  /// Returns the tensors that a resumed training needs: counts of steps and passes, and scales.
+  /// Returns the tensors that a resumed training needs, on the CPU: counts of steps and passes, and
+  /// scales.
   std::map<std::string, nb::object> state() {
     std::map<std::string, nb::object> state;
-    for (const auto& [name, x] : session().state_dict()) state[name] = passed(x.clone());
+    for (const auto& [name, x] : session().state_dict())
+      state[name] = passed(x.to(Device::cpu()).clone());
     return state;
   }
   void load_state(const std::map<std::string, Passed>& state) {

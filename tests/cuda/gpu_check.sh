@@ -127,6 +127,15 @@ for signal in TERM KILL; do
   says '^\| operations, gradients, training and kernels on the GPU \| \*\*exit 1\*\*'
 done
 
+# The Python module, with a PyTorch.
+program bin/python-with-torch <<<'echo "with $PYTHONPATH: $*"'
+mkdir -p "$work/build/python/package"
+sections="python"
+run 0 PYTHON=python-with-torch
+says '^\| the Python module \| passed'
+says 'with .*/build/python/package: -m pytest .*/test_gpu.py'
+sections=""
+
 # No GPU that the build can use: the tests would be skipped, which does not count as passed.
 program build/tools/halftone-info <<<'echo "cuda          absent: there is no NVIDIA driver. Install 580 or newer"'
 run 1
@@ -143,9 +152,9 @@ says '^\| machine \| \*\*exit 127\*\*'
 # A Python whose torch finds no GPU.
 program build/tools/halftone-info <<<'echo "cuda          0: Test GPU (sm_90, 80000 MiB); CUDA 13.0"'
 program bin/python-with-torch <<<'echo "RuntimeError: no NVIDIA driver" >&2; exit 1'
-sections="steps"
+sections="steps python"
 program build/bench/train_step <<<'echo "[cuda] the end; calls so far: matmul 3 by cuBLASLt; kernels 7" >&2'
 run 1 PYTHON=python-with-torch
 says '^\| PyTorch \| \*\*exit 1\*\*'
-if grep -q '| compared with PyTorch' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
+if grep -qE '\| (compared with PyTorch|the Python module)' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
 echo "as it should be"

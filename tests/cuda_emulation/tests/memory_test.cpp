@@ -397,6 +397,26 @@ TEST_CASE(
   CHECK(its);
 }
 
+TEST_CASE("work moves to another library's stream and back, each time after the work before it") {
+  auto& backend = static_cast<CudaBackend&>(backend_for(Device::cuda()));
+  cudaStream_t const own = backend.context().stream();
+  cudaStream_t other = nullptr;
+  cuda::check(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "making a stream");
+  for (uint64_t seed = 1; seed < 20; ++seed) {
+    const test::Deferred deferred(seed);
+    const Tensor one = full({1000}, 1.0, f32, Device::cuda());
+    Tensor x = one;
+    for (int i = 0; i < 12; ++i) {
+      backend.use_stream(i % 3 == 0 ? own : i % 3 == 1 ? other : nullptr);
+      x = add(x, one);
+    }
+    CHECK(x.to_vector<float>() == std::vector<float>(1000, 13.0f));
+  }
+  backend.use_stream(own);
+  backend.synchronize();
+  cudaStreamDestroy(other);
+}
+
 TEST_CASE(
     "blocks of random sizes keep what was written to them, and a repeated step needs no new slab") {
   CountingSource from;
