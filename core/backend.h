@@ -250,6 +250,11 @@ class Backend {
   virtual void reduce(Reduction kind, const Tensor& x, Tensor& y) = 0;
   /// x: rows; index: i64 [rows], the extreme's place: the first of equal elements; NaN is extreme
   virtual void arg_reduce(bool largest, const Tensor& x, Tensor& index) = 0;
+  /// y, dy: of x's dtype, for each row of x its largest (or smallest) number and the gradient of
+  /// that. dx = dy / count at the `count` places in the row where x equals y, else 0; all NaN if y
+  /// is.
+  virtual void extremum_backward(const Tensor& x, const Tensor& y, const Tensor& dy,
+                                 Tensor& dx) = 0;
   /// rows; index: i64, like x: the positions of the row's elements in sorted order. Equal elements
   /// keep their order, also when descending; NaN is larger than all.
   virtual void argsort(const Tensor& x, bool descending, Tensor& index) = 0;

@@ -37,7 +37,23 @@ std::array<Tensor, 1> Var::backward(const Tensor& dy) const {
   return {cast(cast(cast(x, mean.dtype()) - mean, wide) * seed, x.dtype())};
 }
 
+namespace {
+/// Returns whether x has enough rows, each with one extremum, for the threads of a device.
+bool reduces_rows(const Tensor& x, const Shape& kept) {
+  constexpr int64_t enough = 32;
+  int dim = 0;
+  while (dim < x.rank() && kept[dim] == x.size(dim)) ++dim;
+  while (dim < x.rank() && kept[dim] == 1) ++dim;
+  return dim == x.rank() && numel_of(kept) >= enough && x.is_contiguous();
+}
+}  // namespace
+
 Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy) {
+  if (reduces_rows(x, extremum.shape())) {
+    Tensor dx = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).extremum_backward(x, extremum, views::contiguous(dy), dx);
+    return dx;
+  }
   const Tensor attains = equal(x, extremum);
   const DType wide = wide_dtype(x.dtype());
   const Tensor ties = reduce_to(cast(attains, wide), extremum.shape());

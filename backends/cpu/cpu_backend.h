@@ -30,6 +30,7 @@ class CpuBackend final : public ReferenceBackend {
   // --- reduction (reduction.cpp)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
+  void extremum_backward(const Tensor& x, const Tensor& y, const Tensor& dy, Tensor& dx) override;
 
   // --- contraction (gemm.cpp, conv.cpp, pool.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;

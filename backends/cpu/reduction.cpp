@@ -233,4 +233,36 @@ void CpuBackend::arg_reduce(bool largest, const Tensor& x, Tensor& index) {
                        });
 }
 
+void CpuBackend::extremum_backward(const Tensor& x, const Tensor& y, const Tensor& dy, Tensor& dx) {
+  if (!cpu::all_f32_or_short(x, y, dy, dx) || x.numel() == 0)
+    return ReferenceBackend::extremum_backward(x, y, dy, dx);
+  const int64_t rows = y.numel(), n = x.numel() / rows;
+  const auto work_on = [&](int64_t row) {
+    alignas(64) float buffer[cpu::block_length], out[cpu::block_length];
+    const auto extremum = float(reference::load_one(y, row));
+    int32_t count = 0;
+    const auto each_block = [&](const auto& body) {
+      for (int64_t first = 0; first < n; first += cpu::block_length) {
+        const int64_t length = std::min(cpu::block_length, n - first);
+        body(row * n + first, length, cpu::floats(x, row * n + first, 1, length, buffer));
+      }
+    };
+    each_block([&](int64_t, int64_t length, const float* values) {
+      for (int64_t i = 0; i < length; ++i) count += int32_t(values[i] == extremum);
+    });
+    const float share = float(reference::load_one(dy, row)) / float(count);
+    const float otherwise = extremum == extremum ? 0.0f : extremum;
+    each_block([&](int64_t first, int64_t length, const float* values) {
+      cpu::Output output(dx, first, 1, length, out);
+      float* const to = output.data();
+      for (int64_t i = 0; i < length; ++i) to[i] = values[i] == extremum ? share : otherwise;
+      output.finish();
+    });
+  };
+  cpu::parallel_pieces(rows, std::max<int64_t>(1, reference::grain_length / n),
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t row = begin; row < end; ++row) work_on(row);
+                       });
+}
+
 }  // namespace halftone

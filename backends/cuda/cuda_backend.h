@@ -55,6 +55,7 @@ class CudaBackend final : public Backend {
   // --- reduction (reduction.cu)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
+  void extremum_backward(const Tensor& x, const Tensor& y, const Tensor& dy, Tensor& dx) override;
   void argsort(const Tensor& x, bool descending, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
   void cumulative_product(const Tensor& x, Tensor& y) override;

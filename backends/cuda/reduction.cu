@@ -346,6 +346,39 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+/// Equal parts of a row's gradient for the elements that are its extremum. The second reading finds
+/// the row in a cache.
+template <class T, int size>
+__global__ void __launch_bounds__(most_row_threads)
+    extremum_backward_kernel(const T* x, const T* y, const T* dy, int64_t rows, int64_t n,
+                             bool warps, bool aligned, T* dx) {
+  using C = compute_t<T>;
+  const Team team(warps);
+  for (int64_t r = team.first_row; r < rows; r += team.row_step) {
+    const Row<size> row(r, n);
+    const C extremum = widen(y[r]);
+    const auto is_extremum = [&](int64_t pack, int i, C value) {
+      return row.contains(pack * size + i) && value == extremum;
+    };
+    C values[size];
+    int count = 0;
+    for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
+      load_values(x, row, pack, aligned, values);
+#pragma unroll
+      for (int i = 0; i < size; ++i) count += is_extremum(pack, i, values[i]);
+    }
+    const C share = widen(dy[r]) / C(team.sum(count)),
+            otherwise = extremum == extremum ? C(0) : extremum;
+    for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
+      load_values(x, row, pack, aligned, values);
+#pragma unroll
+      for (int i = 0; i < size; ++i)
+        values[i] = is_extremum(pack, i, values[i]) ? share : otherwise;
+      store_values(dx, row, pack, aligned, values);
+    }
+  }
+}
+
 /// A thread per row: the products of parts could be infinite although the row's are not.
 template <class C>
 __global__ void cumulative_product_kernel(Operand x, int64_t rows, int64_t n, Operand y) {
@@ -390,6 +423,18 @@ void CudaBackend::arg_reduce(bool largest, const Tensor& x, Tensor& index) {
   if (!is_floating(x.dtype())) run(arg_reduce_kernel<int64_t>);
   else if (x.dtype() == f64) run(arg_reduce_kernel<double>);
   else run(arg_reduce_kernel<float>);
+}
+
+void CudaBackend::extremum_backward(const Tensor& x, const Tensor& y, const Tensor& dy,
+                                    Tensor& dx) {
+  if (x.numel() == 0) return;
+  const int64_t rows = y.numel(), n = x.numel() / rows;
+  visit_floating(x.dtype(), "extremum_backward", [&]<class T>() {
+    constexpr int size = row_pack<T>;
+    const RowLaunch start = row_launch(context_, rows, n, size, held_packs<T>);
+    launch(context_, extremum_backward_kernel<T, size>, start.shape, x.data<T>(), y.data<T>(),
+           dy.data<T>(), rows, n, start.warps, packs_aligned(size, x, dx), dx.data<T>());
+  });
 }
 
 void CudaBackend::cumulative_sum(const Tensor& x, bool reverse, Tensor& y) {

@@ -229,12 +229,25 @@ template <class T> int64_t place_of_extreme(bool largest, const Tensor& x, int64
 
 void ReferenceBackend::arg_reduce(bool largest, const Tensor& x, Tensor& index) {
   const int64_t rows = index.numel(), n = rows == 0 ? 0 : x.numel() / rows;
-  const int64_t rows_at_a_time = std::max<int64_t>(1, grain_length / std::max<int64_t>(1, n));
-  parallel_pieces(rows, rows_at_a_time, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      index.data<int64_t>()[row] = is_floating(x.dtype())
-                                       ? place_of_extreme<double>(largest, x, row, n)
-                                       : place_of_extreme<int64_t>(largest, x, row, n);
+  each_row(rows, n, [&](int64_t row) {
+    index.data<int64_t>()[row] = is_floating(x.dtype())
+                                     ? place_of_extreme<double>(largest, x, row, n)
+                                     : place_of_extreme<int64_t>(largest, x, row, n);
+  });
+}
+
+void ReferenceBackend::extremum_backward(const Tensor& x, const Tensor& y, const Tensor& dy,
+                                         Tensor& dx) {
+  const int64_t rows = y.numel(), n = rows == 0 ? 0 : x.numel() / rows;
+  each_row(rows, n, [&](int64_t row) {
+    const double extremum = load_one(y, row);
+    int64_t count = 0;
+    for (int64_t i = row * n; i < row * n + n; ++i) count += load_one(x, i) == extremum;
+    double share = load_one(dy, row) / double(count);
+    if (x.dtype() != f64) share = double(float(share));
+    const double otherwise = extremum == extremum ? 0 : extremum;
+    for (int64_t i = row * n; i < row * n + n; ++i)
+      store_one(load_one(x, i) == extremum ? share : otherwise, dx, i);
   });
 }
 

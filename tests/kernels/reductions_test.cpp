@@ -101,6 +101,13 @@ TEST_CASE("kernels: positions of extremes and running sums") {
                                 [&](Backend& backend, const Tensors& in, Tensors& out) {
                                   backend.arg_reduce(flag, in[0], out[0]);
                                 });
+        Tensor extremum = empty({5, 1}, dtype), dy = empty({5}, dtype);
+        backend_for(x).reduce(flag ? Reduction::max : Reduction::min, x, extremum);
+        backend_for(x).copy(randn({5}), dy);
+        check_against_reference({x, extremum, dy}, {empty({5, n}, dtype)}, 0,
+                                [](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.extremum_backward(in[0], in[1], in[2], out[0]);
+                                });
         check_against_reference({x}, {empty({5, n}, statistics(dtype))}, 8,
                                 [&](Backend& backend, const Tensors& in, Tensors& out) {
                                   backend.cumulative_sum(in[0], flag, out[0]);
@@ -122,6 +129,11 @@ TEST_CASE("kernels: positions of extremes and running sums") {
                             backend.cumulative_product(in[0], out[0]);
                           });
   const Tensor with_nan = from({{1, std::nan(""), 3, std::nan("")}, {-1, -1, -2, -2}}, f32);
+  check_against_reference({with_nan, from({std::nan(""), -1}, f32), from({6, 3}, f32)},
+                          {empty({2, 4}, f32)}, 0,
+                          [](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.extremum_backward(in[0], in[1], in[2], out[0]);
+                          });
   for (const bool largest : {false, true})
     check_against_reference({with_nan}, {empty({2}, i64)}, 0,
                             [&](Backend& backend, const Tensors& in, Tensors& out) {
