@@ -27,8 +27,9 @@ sed -i 's/\.max_epochs = 10/.max_epochs = 1/' "$work/images/train.cpp"
 
 built "$work/table"
 (cd "$work/table" && bash -euo pipefail commands.sh) >"$work/table/log"
-# The circle has 2 pi of the 16 square units: about 785 of 2000 points.
-awk '$2 == "inside" && $1 > 700 && $1 < 870 {right = 1} END {exit !right}' "$work/table/log"
+# The circle has 2 pi of the 16 square units: about 785 of 2000 points. The points are other ones each time, and a few in a hundred are
+# classified wrongly.
+awk '$2 == "inside" && $1 > 600 && $1 < 970 {right = 1} END {exit !right}' "$work/table/log"
 
 built "$work/text"
 mkdir "$work/texts" && cp "$root/LICENSE" "$work/texts/license.txt"
