@@ -3,10 +3,12 @@
 #include <bit>
 #include <limits>
 
+#include <halftone/autograd/ops.h>
 #include <halftone/core/formats/block_scale.h>
 #include <halftone/core/formats/number_format.h>
 #include <halftone/core/formats/quantizer.h>
 #include <halftone/core/formats/survey.h>
+#include <halftone/core/pending.h>
 
 #include "../core/quantizer_cases.h"
 #include "against_reference.h"
@@ -39,6 +41,28 @@ Tensor spread(const Shape& shape, DType dtype, bool special) {
   Tensor y = empty(shape, dtype);
   backend_for(y).copy(x, y);
   return y;
+}
+
+TEST_CASE("kernels: f8 numbers times their factor are the quantized values") {
+  for (const DType dtype : {f32, f16, bf16})
+    for (const Shape& shape : {Shape{3, 37}, Shape{2, 1030}})
+      for (const NumberFormat& format : {formats::e4m3, formats::e5m2})
+        for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic})
+          for (const Scaling::Per per : {Scaling::Per::none, Scaling::Per::tensor}) {
+            const Quantizer quantizer{
+                .grid = format,
+                .rounding = rounding,
+                .scaling = {.per = per, .power_of_two = per == Scaling::Per::tensor}};
+            INFO(described(quantizer), ", ", shape, " ", dtype);
+            check_bits({spread(shape, dtype, false)}, {empty(shape, f32)},
+                       [&](Backend& backend, const Tensors& in, Tensors& out) {
+                         const QuantizeCall call{.quantizer = quantizer, .key = {5, 3}};
+                         if (in[0].device() == Device::cpu())
+                           return backend.copy(quantized(in[0].to(f32), call), out[0]);
+                         const F8Operand f8 = quantized_f8(in[0], call);
+                         backend.copy(mul(f8.numbers.to(f32), f8.factor), out[0]);
+                       });
+          }
 }
 
 TEST_CASE("kernels: quantizers give the reference's bits") {
