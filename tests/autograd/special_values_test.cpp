@@ -243,6 +243,26 @@ TEST_CASE("the extremum of a NaN has a gradient of NaN, as torch.amax") {
   check_gradient(gradient_of([](const Tensor& x) { return min(x); }, {nan, 1, 2}), {nan, nan, nan});
 }
 
+TEST_CASE("the gradients of the extremes of many rows have the bits of each row alone") {
+  for (const DType dtype : {f64, f32, bf16, f16})
+    for (const bool largest : {true, false}) {
+      CAPTURE(std::string(name(dtype)));
+      Tensor numbers = cast(randint(0, 4, {40, 3, 2}), f64);  // with ties
+      numbers.data<double>()[7] = nan;
+      const Tensor x = cast(numbers, dtype), dy = cast(randn({40}), dtype);
+      const auto gradient = [&](const Tensor& part, const Tensor& of_part) {
+        Tensor leaf = part.clone().set_requires_grad();
+        sum((largest ? max(leaf, {1, 2}) : min(leaf, {1, 2})) * of_part).backward();
+        return leaf.grad().to_vector<double>();
+      };
+      Values rows;
+      for (int64_t i = 0; i < 40; ++i)
+        for (const double g : gradient(slice(x, 0, i, i + 1), slice(dy, 0, i, i + 1)))
+          rows.push_back(g);
+      check_gradient(gradient(x, dy), rows);
+    }
+}
+
 TEST_CASE("an image or a batch without samples") {
   for (const DType dtype : {f32, bf16, f16}) {
     CAPTURE(std::string(name(dtype)));
