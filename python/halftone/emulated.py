@@ -55,6 +55,10 @@ class _Mode(TorchFunctionMode):
         return y
 
 
+def _on_device_of(model):
+    return on_device_of(next(model.parameters(), None))
+
+
 def _parameters(model):
     """Names and memory; each parameter once."""
     for name, x in model.named_parameters():
@@ -63,7 +67,8 @@ def _parameters(model):
     devices = sorted({str(x.device) for x in model.parameters()})
     if len(devices) > 1:
         raise UnsupportedError(f"[Policy.apply] the parameters are on {' and '.join(devices)}. Move the model to one device.")
-    return [(name, torch_memory(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
+    with _on_device_of(model):
+        return [(name, torch_memory(x, "Policy.apply")[0]) for name, x in model.named_parameters()]
 
 
 def _parts(modules):
@@ -132,7 +137,7 @@ class Emulated(torch.nn.Module):
     _native = property(lambda self: self._bound.native)
 
     def __getstate__(self):
-        with self._lock:
+        with self._lock, _on_device_of(self.model):
             state = self.__dict__.copy()
             del state["_file"], state["_lock"], state["_bound"]
             return state | {"_text": self._file.text, "_session": self._native.state()}
@@ -147,9 +152,10 @@ class Emulated(torch.nn.Module):
 
     def _follow(self):
         if not self._bound.follows(self.model):
-            session = self._native.state()
-            self._bound = _Bound(self._file, self.model)
-            self._native.load_state(session)
+            with _on_device_of(self.model):
+                session = self._native.state()
+                self._bound = _Bound(self._file, self.model)
+                self._native.load_state(session)
 
     def _run(self, bound, start, work):
         """Returns work() in the mode, with hooks, where start(function) calls the function in the native module."""
@@ -186,7 +192,7 @@ class Emulated(torch.nn.Module):
                                      hooks.register_module_forward_hook(leave, always_call=True)]
         RUNNING.stack.append((self, bound))
         try:
-            with on_device_of(next(self.model.parameters(), None)):
+            with _on_device_of(self.model):
                 start(run)
         finally:
             RUNNING.stack.pop()
@@ -231,7 +237,7 @@ class Emulated(torch.nn.Module):
 
     def end_step(self):
         """Ends a step: raises UsageError for a rule that matched nothing until the first one."""
-        with self._lock:
+        with self._lock, _on_device_of(self.model):
             self._native.end_step()
 
     def table(self):

@@ -134,12 +134,13 @@ def test_policies(on_gpu, name):
 
 
 def test_dropout_draws_the_same_numbers_twice(on_gpu):
-    """An error metric runs an operation a second time, without the rules: with the random numbers of the first."""
-    rules = [{"match": {"op": "dropout"}, "input": {"format": "e4m3"}, "output": "e4m3"}]
-    policy = ht.Policy.parse({"halftone_policy": 1, "name": "t", "rules": rules})
-    layer, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)), torch.randn(64, 8)
-    y = policy.apply(on_gpu(layer), on_gpu(x))(on_gpu(x))
-    assert y.is_cuda and 0.2 < (y == 0).double().mean() < 0.8
+    """Other operands in backward need a second run of the operation, with the random numbers of the first."""
+    policy = ht.Policy.parse({"halftone_policy": 1, "name": "t", "rules": [
+        {"match": {"op": "dropout"}, "input": "e4m3", "input.backward": "e5m2"}]})
+    x = on_gpu(torch.ones(64, 64)).requires_grad_(True)
+    y = policy.apply(torch.nn.Dropout(0.5))(x)
+    y.sum().backward()
+    assert y.is_cuda and torch.equal(y == 0, x.grad == 0) and 0.3 < (y == 0).double().mean() < 0.7
 
 
 def test_refusals(on_gpu, monkeypatch):
@@ -159,6 +160,8 @@ def test_without_a_gpu():
     if _EMULATED or torch.cuda.is_available():
         pytest.skip("there is a GPU")
     from halftone import _native
+    with pytest.raises(ht.DeviceError, match="the memory is on a device of DLPack's type 10. Copy it to the CPU"):
+        _native.round_to(_moved(torch.utils.dlpack.to_dlpack(torch.ones(3)), _CPU, 10), "", ht.Format("e4m3"), "nearest_even", None)
     with pytest.raises(ht.DeviceError, match=r"\[quantize\] the tensor is on cuda:1, and halftone has no GPU: .*Copy the tensor to the CPU: x.cpu\(\)"):
         _native.use_stream("quantize", 1, 0)
 
