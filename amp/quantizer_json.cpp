@@ -260,8 +260,12 @@ static void describe(Record& r, Scaling& s, const Grids& grids, float max) {
   const bool per_row = s.per == Per::tensor && s.row_level;
   Said said = s.per == Per::block ? Said::block : per_row ? Said::row : Said::tensor;
   r.word("per", said, {{"tensor", Said::tensor}, {"row", Said::row}, {"block", Said::block}});
-  s.per = said == Said::block ? Per::block : Per::tensor;
-  if (said == Said::row) s.row_level = true;
+  // A scale of a row is learned, or that of a block: the whole row.
+  const bool of_row = said == Said::row && !per_row && !r.given("learned");
+  if (of_row) s = Scaling::per_row();
+  else s.per = said == Said::block ? Per::block : Per::tensor;
+  if (said == Said::row && !of_row) s.row_level = true;
+  if (of_row && r.given("block")) r.given("block")->refuse("a scale per row has no blocks.");
   r.of(s.per == Per::tensor, "scales per tensor", [&] { describe_tensor_scale(r, s); });
   r.of(s.per == Per::block, "scales per block", [&] { describe_block_scale(r, s, grids, max); });
 }
@@ -409,11 +413,9 @@ static void describe(Record& r, Quantizer& q, const Grids& grids) {
 /// An accumulator of a machine, by its name.
 static Accumulator accumulator_named(const JsonValue& value) {
   const std::string name = value.text();
+  if (const Accumulator* const machine = halftone::accumulator_named(name)) return *machine;
   Words known;
-  for (const NamedAccumulator& machine : named_accumulators()) {
-    if (machine.name == name) return machine.accumulator;
-    known.push_back(machine.name);
-  }
+  for (const NamedAccumulator& machine : named_accumulators()) known.push_back(machine.name);
   value.refuse_unknown("accumulator", name, known);
 }
 

@@ -243,19 +243,33 @@ void Session::require_f8(const Entry& entry, const Treatment& treatment) const {
     fail<UsageError>(where_, entry.name,
                      ": \"hardware\" needs an \"accumulate\" that names how the GPU adds: "
                      "\"l40-mma-f8\", \"h100-wgmma-f8\" or \"b200-tcgen05-f8\".");
-  const auto grid_of = [&](Role role, std::size_t operand) {
+  const auto kind_of = [&](Role role, std::size_t operand) {
     const Quantizer* const quantizer = treatment.quantizer(role, operand);
-    const auto dtype = quantizer ? f8_dtype(*quantizer) : std::nullopt;
-    if (dtype) return *dtype;
-    fail<UsageError>(where_, entry.name, ": in \"hardware\" \"", policy::name(role), "\" is ",
-                     quantizer ? described(*quantizer) : "not quantized",
-                     ". Use e4m3 or e5m2, unscaled or with one scale per tensor.");
+    const auto kind = quantizer ? f8_kind(*quantizer) : std::nullopt;
+    if (!kind)
+      fail<UsageError>(where_, entry.name, ": in \"hardware\" \"", policy::name(role), "\" is ",
+                       quantizer ? described(*quantizer) : "not quantized",
+                       ". Use e4m3 or e5m2, unscaled, or with scales per tensor, per row, or e8m0 "
+                       "ones of blocks of 32.");
+    if (is_use(role) && !treatment.says(role, operand) && kind->scales != F8Scales::tensor)
+      fail<UsageError>(where_, entry.name, ": \"", policy::name(role), "\" is as used, ",
+                       described(*quantizer),
+                       ", and the scales of backward run along another dimension. Give it a "
+                       "quantizer of its own.");
+    return *kind;
   };
   const auto require = [&](Role a, std::size_t a_operand, Role b, std::size_t b_operand) {
-    const DType left = grid_of(a, a_operand), right = grid_of(b, b_operand);
-    if (left == f8_e5m2 && right == f8_e5m2)
+    const F8Kind left = kind_of(a, a_operand), right = kind_of(b, b_operand);
+    const auto refuse = [&](const auto&... why) {
       fail<UsageError>(where_, entry.name, ": \"", policy::name(a), "\" and \"", policy::name(b),
-                       "\" are e5m2, and no GPU multiplies these. Use e4m3 for one.");
+                       why...);
+    };
+    if (left.dtype == f8_e5m2 && right.dtype == f8_e5m2)
+      refuse("\" are e5m2, and no GPU multiplies these. Use e4m3 for one.");
+    if ((left.scales == F8Scales::blocks) != (right.scales == F8Scales::blocks))
+      refuse(
+          "\" have blocks on one side only, and no GPU multiplies these. Use blocks of 32 for "
+          "both.");
   };
   constexpr std::size_t input = 0, weight = 1, gradient = 0;
   require(Role::input, input, Role::weight, weight);
@@ -273,10 +287,19 @@ void Session::require_hardware(const Entry& entry, std::span<const Tensor> input
         where_, entry.name, ": ", device,
         " has no products of f8 numbers in hardware. Use a GPU of sm_89, 90 or 100 with "
         "cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
-  if (*own != *entry.resolved.treatment->accumulate)
+  const Treatment& treatment = *entry.resolved.treatment;
+  if (*own != *treatment.accumulate)
     fail<UsageError>(where_, entry.name, ": ", device, " adds as ", json_of(*own).dump(),
                      ", and \"accumulate\" says otherwise. Name this one, or use \"compute\": "
                      "\"f32\", which emulates any.");
+  for (const Role role : {Role::input, Role::grad_output, Role::grad_output_weight}) {
+    const Quantizer& quantizer = *treatment.quantizer(role, 0);
+    if (f8_kind(quantizer)->scales == F8Scales::blocks && !backend_for(device).f8_blocks())
+      fail<UsageError>(where_, entry.name, ": ", device,
+                       " has no products of blocks in hardware, and \"", policy::name(role),
+                       "\" is ", described(quantizer),
+                       ". Use a GPU of sm_100, or \"compute\": \"f32\".");
+  }
 }
 
 /// Checks that the operation has the operands that its rules name.

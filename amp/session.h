@@ -392,5 +392,7 @@ uint64_t site_seed(uint64_t seed, std::string_view site);
 
 /// Returns x quantized with blocks and rotations along `sums`, with x's shape, dtype and device.
 Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call);
+/// Returns the same, rounded to `dtype`, as an operand that waits for a product in hardware.
+Tensor waiting_along(const Tensor& x, Sums sums, const QuantizeCall& call, DType dtype);
 
 }  // namespace halftone::policy

@@ -185,16 +185,13 @@ class TreatedOp final : public OpTap {
       call.survey = call_.observer->row_for(seen, x.device());
       if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
     }
-    if (call_.treatment->in_hardware(seen.role)) return in_hardware(x, std::move(call));
+    if (call_.treatment->in_hardware(seen.role)) {
+      if (call.survey.defined()) quantized_along(x.to(f32), sums, call), call.survey = {};
+      return waiting_along(x, sums, call, dtype_);
+    }
     return quantizer.scaling.learned ? quantized(x, call) : quantized_along(x, sums, call);
   }
 
-  /// Returns an operand of a product in hardware. One scale serves the whole tensor, so no
-  /// dimension is special.
-  Tensor in_hardware(const Tensor& x, QuantizeCall call) const {
-    if (call.survey.defined()) quantized(x.to(f32), call), call.survey = {};
-    return waiting_operand(quantized_f8(x, call), dtype_);
-  }
   /// Returns a tensor that an observer can read without an effect on the product.
   static Tensor readable(const Tensor& x) {
     const auto operand = f8_operand(x);
@@ -233,16 +230,14 @@ std::shared_ptr<OpTap> make_treated_op(TreatedCall call) {
 
 namespace {
 
-/// Returns quantized() of a view of x, of which call.average has the same view.
-template <class View> Tensor quantized_view(const Tensor& x, const QuantizeCall& call, View view) {
-  QuantizeCall viewed = call;
-  if (call.average.defined()) viewed.average = view(call.average);
-  return quantized(view(x), viewed);
-}
-
-}  // namespace
-
-Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call) {
+/// Calls quantize(view of x, call) and returns its result as x is seen.
+template <class Quantize>
+Tensor in_view(const Tensor& x, Sums sums, const QuantizeCall& call, const Quantize& quantize) {
+  const auto quantized_view = [&](const Tensor& x, const QuantizeCall& call, const auto& view) {
+    QuantizeCall viewed = call;
+    if (call.average.defined()) viewed.average = view(call.average);
+    return quantize(view(x), viewed);
+  };
   const int rank = x.rank();
   const auto exchanged = [&](int a, int b) {
     const auto view = [&](const Tensor& tensor) { return views::transpose(tensor, a, b); };
@@ -269,7 +264,19 @@ Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call) {
       if (rank < 3) break;
       return exchanged(0, rank - 1);
   }
-  return quantized(x, call);
+  return quantize(x, call);
+}
+
+}  // namespace
+
+Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call) {
+  return in_view(x, sums, call, quantized);
+}
+
+Tensor waiting_along(const Tensor& x, Sums sums, const QuantizeCall& call, DType dtype) {
+  return in_view(x, sums, call, [&](const Tensor& view, const QuantizeCall& viewed) {
+    return waiting_operand(quantized_f8(view, viewed), dtype);
+  });
 }
 
 }  // namespace halftone::policy

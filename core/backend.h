@@ -420,6 +420,8 @@ class Backend {
                                    const Accumulator& accumulator, Tensor& c) = 0;
   /// Returns how the device adds products of f8 numbers; null: it does not multiply them
   virtual const Accumulator* f8_sums() const { return nullptr; }
+  /// Returns whether it multiplies f8 numbers with factors of blocks (F8Operand)
+  virtual bool f8_blocks() const { return false; }
 
   // --- random (dense y; element i in memory order uses number i of the key)
   virtual void uniform(double low, double high, RandomKey key, Tensor& y) = 0;

@@ -239,14 +239,27 @@ class Scaled final : public PendingResult {
   Tensor make(DType dtype) const override {
     const Tensor numbers = copied(operand_.numbers, f32);
     Tensor values = empty_like(numbers);
-    backend_for(numbers).binary(call_of<BinaryFormulas>(formula::Mul{}), numbers,
-                                views::expand(operand_.factor, numbers.shape()), values);
+    backend_for(numbers).binary(call_of<BinaryFormulas>(formula::Mul{}), numbers, factors(),
+                                values);
     return dtype == f32 ? values : copied(values, dtype);
   }
   bool gives(DType /*dtype*/) const override { return false; }
   const F8Operand& operand() const { return operand_; }
 
  private:
+  /// Returns the factor of each number.
+  Tensor factors() const {
+    const auto& [numbers, factor] = operand_;
+    if (factor.rank() == 0) return views::expand(factor, numbers.shape());
+    const int64_t rows = factor.size(0), blocks = factor.rank() == 1 ? 1 : factor.size(1),
+                  columns = numbers.size(-1), width = factor.rank() == 1 ? columns : f8_block;
+    const Tensor each =
+        views::expand(views::reshaped(factor, {rows, blocks, 1}), {rows, blocks, width});
+    return views::reshaped(
+        views::slice(views::reshaped(each, {rows, blocks * width}), 1, 0, columns),
+        numbers.shape());
+  }
+
   F8Operand operand_;
 };
 

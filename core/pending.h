@@ -55,14 +55,16 @@ Tensor converted(const Tensor& x, DType dtype);
 Tensor narrowest(const Tensor& x);
 
 /// An operand of a product that a GPU computes from f8 numbers: `numbers` (f8_e4m3 or f8_e5m2)
-/// times `factor`, an f32 scalar on the same device.
+/// times `factor`, f32 on the same device: a scalar, one for each row of numbers (all dimensions
+/// but the last), or [rows, blocks], one for each f8_block neighbors in a row.
 struct F8Operand {
   Tensor numbers, factor;
 };
+inline constexpr int64_t f8_block = 32;
 /// Returns a tensor with the values of an operand, rounded to `dtype`, computed if they are read.
 Tensor waiting_operand(const F8Operand& operand, DType dtype);
 /// Returns the operand that x was made of, with numbers that are seen as x is; absent if x is
-/// another tensor, or was read.
+/// another tensor, or was read. The factor's rows are those of the numbers as they are in memory.
 std::optional<F8Operand> f8_operand(const Tensor& x);
 
 }  // namespace halftone

@@ -256,18 +256,29 @@ if [[ "$wanted" == *" sums "* ]]; then
   elif [[ "$(first_of compute_cap)" != 9.* ]]; then note "sums of tensor cores" "not run: this is no Hopper GPU"
   else section 120 "sums of tensor cores" bash -c sums; fi
 fi
-# fp8 SUMS: te_current, with its products in hardware instead of emulated.
+# fp8 SUMS: te_current, the same with a scale for each row, and on sm_100 mxfp8, with products in hardware instead of emulated.
 fp8() {
-  local policy
-  policy="$(mktemp --suffix .json)"
-  cat >"$policy" <<END
-{"halftone_policy": 1, "name": "fp8", "extends": "te_current", "rules": [{"match": {"op": "linear", "path": "**", "except": "<head>"},
- "compute": "hardware", "accumulate": "$1"}]}
+  local folder base policies=amp-bf16
+  folder="$(mktemp -d)"
+  for base in te_current mxfp8 rows; do
+    local extends="$base" operands=""
+    [[ "$base" != mxfp8 || "$1" == b200* ]] || continue
+    if [[ "$base" == rows ]]; then
+      extends=amp-bf16
+      for role in input weight grad_output input.backward weight.backward grad_output.weight; do
+        operands+=", \"$role\": {\"format\": \"e4m3\", \"scale\": {\"per\": \"row\"}}"
+      done
+    fi
+    cat >"$folder/fp8_$base.json" <<END
+{"halftone_policy": 1, "name": "fp8_$base", "extends": "$extends", "rules": [{"match": {"op": "linear", "path": "**", "except": "<head>"},
+ "compute": "hardware", "accumulate": "$1"$operands}]}
 END
+    policies+=",$folder/fp8_$base.json"
+  done
   "$tests" "--source-file=*/tests/device/hardware_test.cpp" $test_flags &&
-    "$build/bench/train_step" --device cuda --workload "${WORKLOADS:-gpt2_124m,mlp}" --strategy "amp-bf16,$policy" \
+    "$build/bench/train_step" --device cuda --workload "${WORKLOADS:-gpt2_124m,mlp}" --strategy "$policies" \
       --seconds 3 || return
-  profile_ours gpt2_124m "$policy"
+  profile_ours gpt2_124m "$folder/fp8_te_current.json"
 }
 export -f fp8
 if [[ "$wanted" == *" fp8 "* ]]; then

@@ -87,7 +87,7 @@ struct Linear {
 
   void save(const Tensor& input, const Tensor& w, const Tensor& /*bias*/) {
     shape = input.shape();
-    x = views::contiguous(views::reshaped(input, {rows_of(input.shape()), w.shape()[1]}));
+    x = detail::matrix_layout(views::reshaped(input, {rows_of(input.shape()), w.shape()[1]}));
     weight = detail::matrix_layout(w);
   }
   Tensor forward(const Tensor& input, const Tensor& w, const Tensor& bias) {
@@ -103,7 +103,7 @@ struct Linear {
   }
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
     const int64_t out = weight.shape()[0];
-    const Tensor dy = views::contiguous(views::reshaped(dy_in, {x.shape()[0], out}));
+    const Tensor dy = detail::matrix_layout(views::reshaped(dy_in, {x.shape()[0], out}));
     Tensor dx, dweight, dbias;
     if (needs[0])
       dx = detail::as_shape(Matmul::product(dy, weight, needs.dtype(0), accumulate), shape);

@@ -137,6 +137,7 @@ class CudaBackend final : public Backend {
   void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                            const Accumulator& accumulator, Tensor& c) override;
   const Accumulator* f8_sums() const override;
+  bool f8_blocks() const override;
 
   // --- random (elementwise.cu)
   void uniform(double low, double high, RandomKey key, Tensor& y) override;

@@ -39,10 +39,26 @@ std::string description();
 /// Computes c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n] as Backend::matmul. Returns false, and
 /// does nothing, if cuBLASLt is not usable or declines, or if it would round the result before it
 /// adds the bias.
-/// factors: of f8 matrices, that of a and that of b, f32 scalars; a is then row-major, b's columns
-/// are contiguous, and all lengths are multiples of 16.
+/// factors: of f8 matrices, those of a and those of b; a is then row-major, b's columns are
+/// contiguous, and all lengths are multiples of 16. Both are f32 scalars, or (on sm_90) f32 [m] and
+/// [n], or (on sm_100) bytes of e8m0 for 32 numbers along k, in the order of e8m0_place().
 bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c,
             const std::array<Tensor, 2>& factors = {});
+
+/// Returns the number of bytes of the factors of [rows, k] numbers with `blocks` blocks in a row.
+inline int64_t e8m0_bytes(int64_t rows, int64_t blocks) {
+  return (rows + 127) / 128 * ((blocks + 3) / 4) * 512;
+}
+/// Returns the row and the block whose factor is byte `place`: tiles of 128 rows and 4 blocks, each
+/// with the rows 0, 32, 64, 96, 1, 33, ... one after the other (cuBLAS, "1D block scaling").
+struct E8m0Place {
+  int64_t row, block;
+};
+HT_HD constexpr E8m0Place e8m0_place(int64_t place, int64_t blocks) {
+  const int64_t across = (blocks + 3) / 4, tile = place / 512, in_tile = place % 512;
+  return {tile / across * 128 + in_tile % 16 / 4 * 32 + in_tile / 16,
+          tile % across * 4 + in_tile % 4};
+}
 
 }  // namespace halftone::cuda::cublaslt
 

@@ -60,8 +60,9 @@ Shape padded_shape(const Shape& shape, DType dtype) {
   return {up(shape[0]), up(shape[1])};
 }
 /// Returns a row-major copy of a matrix with zeros to the right and below.
-Tensor padded_rows(CudaBackend& backend, const Context& context, const Tensor& x) {
-  Tensor whole = scratch(context, padded_shape(x.shape(), x.dtype()), x.dtype());
+Tensor padded_rows(CudaBackend& backend, const Context& context, const Tensor& x,
+                   const Shape& shape) {
+  Tensor whole = scratch(context, shape, x.dtype());
   if (whole.shape() != x.shape()) backend.fill(0, whole);
   Tensor part = part_of(whole, x.shape());
   backend.copy(x, part);
@@ -71,16 +72,10 @@ Tensor padded_rows(CudaBackend& backend, const Context& context, const Tensor& x
 /// both sizes are multiples of the aligned length.
 Tensor padded(CudaBackend& backend, const Context& context, const Tensor& x) {
   if (padded_shape(x.shape(), x.dtype()) == x.shape()) return x;
-  if (is_transposed(x))
-    return views::transpose(padded_rows(backend, context, views::transpose(x, 0, 1)), 0, 1);
-  return padded_rows(backend, context, x);
-}
-
-/// Returns the numbers of an operand as rows of lengths that products of f8 take.
-Tensor f8_rows(CudaBackend& backend, const Context& context, const Tensor& x) {
-  const bool fits = x.is_contiguous() && padded_shape(x.shape(), x.dtype()) == x.shape() &&
-                    reinterpret_cast<uintptr_t>(x.raw_data()) % 16 == 0;
-  return fits ? x : padded_rows(backend, context, x);
+  const auto rows = [&](const Tensor& x) {
+    return padded_rows(backend, context, x, padded_shape(x.shape(), x.dtype()));
+  };
+  return is_transposed(x) ? views::transpose(rows(views::transpose(x, 0, 1)), 0, 1) : rows(x);
 }
 
 }  // namespace
@@ -166,28 +161,104 @@ __global__ void accumulate_kernel(Accumulator unit, Grid grid, int64_t chunk, Ma
 }  // namespace cuda
 
 // Products of f8 numbers by cuBLASLt, whose sums are the tensor cores'. Both matrices have the
-// dimension of the sum contiguous, which all GPUs with such products take.
+// dimension of the sum contiguous, which all GPUs with such products take. cuBLASLt has factors of
+// rows on sm_90 only; elsewhere the f32 sums are scaled afterwards.
 
 namespace cuda {
 namespace {
 
-const Accumulator* accumulator_named(std::string_view name) {
-  for (const NamedAccumulator& machine : named_accumulators())
-    if (machine.name == name) return &machine.accumulator;
-  return nullptr;
+enum class F8Factors : uint8_t { scalars, rows, blocks };
+
+/// Returns the numbers of a matrix as rows of lengths that products of f8 take.
+Tensor f8_rows(CudaBackend& backend, const Context& context, const Tensor& x, F8Factors factors) {
+  const int64_t least = factors == F8Factors::blocks ? f8_block : aligned_length(x.dtype());
+  const Shape shape{padded_shape(x.shape(), x.dtype())[0], (x.size(1) + least - 1) / least * least};
+  const bool fits = x.is_contiguous() && shape == x.shape() &&
+                    reinterpret_cast<uintptr_t>(x.raw_data()) % 16 == 0;
+  return fits ? x : padded_rows(backend, context, x, shape);
+}
+
+/// Returns one factor for each of `count` rows, from a scalar or from those of the first rows.
+Tensor f8_row_factors(CudaBackend& backend, const Context& context, const Tensor& factor,
+                      int64_t count) {
+  if (factor.shape() == Shape{count}) return factor;
+  Tensor all = scratch(context, {count}, f32);
+  const int64_t own = factor.rank() == 0 ? count : factor.size(0);
+  if (own < count) backend.fill(0, all);
+  Tensor first = views::slice(all, 0, 0, own);
+  backend.copy(views::expand(factor, {own}), first);
+  return all;
+}
+
+__global__ void e8m0_kernel(const float* factors, int64_t rows, int64_t blocks, uint8_t* bytes,
+                            int64_t count) {
+  for (int64_t i = global_thread(); i < count; i += all_threads()) {
+    const auto [row, block] = cublaslt::e8m0_place(i, blocks);
+    const bool inside = row < rows && block < blocks;
+    // The exponent's bits; 2^-127, which is subnormal, is 0.
+    bytes[i] = inside ? uint8_t(std::bit_cast<uint32_t>(factors[row * blocks + block]) >> 23) : 0;
+  }
+}
+/// Returns factors of blocks, which are powers of two, as bytes in cuBLASLt's order.
+Tensor e8m0_factors(const Context& context, const Tensor& factor) {
+  const int64_t rows = factor.size(0), blocks = factor.size(1);
+  Tensor bytes = scratch(context, {cublaslt::e8m0_bytes(rows, blocks)}, u8);
+  launch(context, e8m0_kernel, shape_for(context, bytes.numel()), factor.data<float>(), rows,
+         blocks, bytes.data<uint8_t>(), bytes.numel());
+  return bytes;
+}
+
+/// c = sum (a b) + bias, with a factor a for each row and b for each column.
+__global__ void scale_kernel(const float* sum, int64_t length, const float* a, const float* b,
+                             Operand bias, Operand c, int64_t rows, int64_t columns) {
+  for (int64_t at = global_thread(); at < rows * columns; at += all_threads()) {
+    const int64_t i = at / columns, j = at % columns;
+    float y = rounded_product(sum[i * length + j], rounded_product(a[i], b[j]));
+    if (bias.data) y = rounded_sum(y, load_as<float>(bias, j));
+    store_as(c, at, y);
+  }
 }
 
 void multiply_f8(CudaBackend& backend, Context& context, const F8Operand& a, const F8Operand& b,
                  const Tensor& bias, Tensor& c) {
-  const Tensor rows = f8_rows(backend, context, a.numbers);
+  const int ranks = std::max(a.factor.rank(), b.factor.rank());
+  const F8Factors scaled = ranks == 0   ? F8Factors::scalars
+                           : ranks == 1 ? F8Factors::rows
+                                        : F8Factors::blocks;
+  const auto along_sum = [](const Tensor& factor, const Tensor& numbers) {
+    return factor.rank() == 0 || (factor.size(0) == numbers.size(0) &&
+                                  (numbers.strides()[1] == 1 || numbers.size(1) == 1));
+  };
+  if (!along_sum(a.factor, a.numbers) || !along_sum(b.factor, views::transpose(b.numbers, 0, 1)))
+    fail<UnsupportedError>("matmul", "the factors of ", described(a.numbers), " or ",
+                           described(b.numbers),
+                           " belong to rows of another dimension than the "
+                           "sum's. Quantize the operand for this product.");
+  const Tensor rows = f8_rows(backend, context, a.numbers, scaled);
   const Tensor columns =
-      views::transpose(f8_rows(backend, context, views::transpose(b.numbers, 0, 1)), 0, 1);
-  const std::array factors{a.factor, b.factor};
+      views::transpose(f8_rows(backend, context, views::transpose(b.numbers, 0, 1), scaled), 0, 1);
   const Shape shape{rows.size(0), columns.size(1)};
+  std::array factors{a.factor, b.factor};
+  if (scaled == F8Factors::rows)
+    for (std::size_t i = 0; i < 2; ++i)
+      factors[i] = f8_row_factors(backend, context, factors[i], shape[int(i)]);
+  if (scaled == F8Factors::blocks)
+    for (Tensor& factor : factors) factor = e8m0_factors(context, factor);
   if (c.shape() == shape && cublaslt::matmul(context, rows, columns, bias, c, factors))
     return count_call(Family::matmul, By::cublaslt);
   Tensor whole = scratch(context, shape, bias.defined() ? f32 : c.dtype());
-  if (!cublaslt::matmul(context, rows, columns, {}, whole, factors))
+  bool done = cublaslt::matmul(context, rows, columns, {}, whole, factors);
+  if (!done && scaled == F8Factors::rows) {
+    const Tensor one = ones({}, f32, c.device());
+    Tensor sums = scratch(context, shape, f32);
+    if (cublaslt::matmul(context, rows, columns, {}, sums, {one, one})) {
+      count_call(Family::matmul, By::cublaslt);
+      return launch(context, scale_kernel, shape_for(context, c.numel()), sums.data<float>(),
+                    shape[1], factors[0].data<float>(), factors[1].data<float>(), Operand(bias),
+                    Operand(c), c.size(0), c.size(1));
+    }
+  }
+  if (!done)
     fail<UnsupportedError>("matmul", "cuBLASLt declines a product of ", described(a.numbers),
                            " and ", described(b.numbers), " into ", c.dtype(),
                            ". HALFTONE_CUDA_LOG=1 says why; \"compute\": \"f32\" emulates it.");
@@ -199,6 +270,11 @@ void multiply_f8(CudaBackend& backend, Context& context, const F8Operand& a, con
 
 }  // namespace
 }  // namespace cuda
+
+bool CudaBackend::f8_blocks() const {
+  const int capability = context_.compute_capability();
+  return f8_sums() && capability >= 100 && capability < 110;
+}
 
 const Accumulator* CudaBackend::f8_sums() const {
   const int capability = context_.compute_capability();

@@ -126,10 +126,11 @@ __device__ int64_t quotient(int64_t a, int64_t b) {
   return (a | b) >> 32 ? a / b : int64_t(uint32_t(a) / uint32_t(b));
 }
 
-/// Quantizes block b of `across` side by side in its band, one warp each.
-template <bool plain, class T>
+/// Quantizes block b of `across` side by side in its band, one warp each. An f8 result has the
+/// numbers on the grid, and the factor of block b goes to given.factor[b].
+template <bool plain, class T, class Y>
 __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArguments& given,
-                                const T* x, T* y, int64_t rows, int64_t columns, int64_t across,
+                                const T* x, Y* y, int64_t rows, int64_t columns, int64_t across,
                                 int64_t blocks) {
   if (given.skips()) return;
   const bool random = n.rounding == Rounding::stochastic;
@@ -156,19 +157,24 @@ __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArgument
       scale = warp_block_scale(
           n, amax, amax_tensor, key, uint64_t(row * columns + column), height, width,
           [&](int64_t i, int64_t j) { return widen(x[(row + i) * columns + column + j]); });
+    if constexpr (sizeof(Y) == 1) {
+      if (lane == 0) given.factor[block] = scale.out;
+      scale.out = 1;
+    }
     for (int64_t i = lane; i < width * height; i += warp_lanes) {
       const int64_t at = element(i);
       const uint32_t word = random ? word_of(key, uint64_t(at)) : 0;
-      y[at] = narrow<T>(quantize_element(n, scale, widen(x[at]), word));
+      y[at] = narrow<Y>(quantize_element(n, scale, widen(x[at]), word));
     }
   }
 }
 
 /// Quantizes blocks of one row, whose width is a power of two from 4 to 128 and divides the
-/// columns. A thread takes four elements, and neighboring lanes share a block.
-template <class T>
+/// columns. A thread takes four elements, and neighboring lanes share a block. An f8 result is as
+/// in quantize_blocks().
+template <class T, class Y>
 __device__ void quantize_fours(const QuantizeNumbers& n, const QuantizeArguments& given, const T* x,
-                               T* y, int64_t columns, int64_t fours) {
+                               Y* y, int64_t columns, int64_t fours) {
   if (given.skips()) return;
   const bool random = n.rounding == Rounding::stochastic;
   const RandomKey key = given.own_key();
@@ -185,13 +191,19 @@ __device__ void quantize_fours(const QuantizeNumbers& n, const QuantizeArguments
       largest = LargerBits{}(largest, __shfl_xor_sync(whole_warp, largest, half));
     const float amax = std::bit_cast<float>(magnitude_of_bits(largest));
     const int64_t row = n.row_level && inside ? quotient(four * 4, columns) : 0;
-    const Scale scale = scale_of_block(n, amax, amax_above(n, given.amax, row));
+    Scale scale = scale_of_block(n, amax, amax_above(n, given.amax, row));
+    if constexpr (sizeof(Y) == 1) {
+      if (inside && four * 4 % n.columns == 0)
+        given.factor[quotient(four * 4, n.columns)] = scale.out;
+      scale.out = 1;
+    }
     std::array<uint32_t, 4> words{};
     if (random) words = Philox::words(key.seed, key.offset + uint64_t(four));
+    Pack<Y, 4> results{};
     for (int i = 0; i < 4; ++i)
-      values.values[i] =
-          narrow<T>(quantize_element(n, scale, widen(values.values[i]), words[std::size_t(i)]));
-    if (inside) reinterpret_cast<Pack<T, 4>*>(y)[four] = values;
+      results.values[i] =
+          narrow<Y>(quantize_element(n, scale, widen(values.values[i]), words[std::size_t(i)]));
+    if (inside) reinterpret_cast<Pack<Y, 4>*>(y)[four] = results;
   }
 }
 
@@ -291,13 +303,13 @@ __global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, cons
                                 int64_t count) {
   quantize_elements(n, given, x, y, count);
 }
-template <bool plain, class T>
-__global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+template <bool plain, class T, class Y>
+__global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, Y* y,
                               int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
   quantize_blocks<plain>(n, given, x, y, rows, columns, across, blocks);
 }
-template <class T>
-__global__ void fours_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+template <class T, class Y>
+__global__ void fours_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, Y* y,
                              int64_t columns, int64_t fours) {
   quantize_fours(n, given, x, y, columns, fours);
 }
@@ -374,29 +386,33 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
     if constexpr (sizeof(T) <= 4) {  // f64 passes through f32: autograd/ops/cast.cpp
       const T* const from = x.data<T>();
-      const auto whole = [&]<class Y>() {
-        launch(context_, quantize_kernel<T, Y>, shape_for(context_, count, 4), n, given, from,
-               y.data<Y>(), count);
-      };
-      if (y.dtype() == f8_e4m3) return whole.template operator()<Float8E4M3>();
-      if (y.dtype() == f8_e5m2) return whole.template operator()<Float8E5M2>();
-      if (n.per != Scaling::Per::block) return whole.template operator()<T>();
-      T* const to = y.data<T>();
-      const int64_t columns = x.size(-1), rows = count / columns;
-      if (takes_fours(n, columns) && packs_aligned(4, x, y))
-        return launch(context_, fours_kernel<T>, shape_for(context_, count / 4), n, given, from, to,
-                      columns, count / 4);
+      const int64_t columns = x.rank() > 0 ? x.size(-1) : 1, rows = count / columns;
       const int64_t across = (columns + n.columns - 1) / n.columns;
       const int64_t blocks = (rows + n.rows - 1) / n.rows * across;
+      const auto usual = [&]<class Y>() {
+        if (n.per != Scaling::Per::block)
+          launch(context_, quantize_kernel<T, Y>, shape_for(context_, count, 4), n, given, from,
+                 y.data<Y>(), count);
+        else if (takes_fours(n, columns) && packs_aligned(4, x, y))
+          launch(context_, fours_kernel<T, Y>, shape_for(context_, count / 4), n, given, from,
+                 y.data<Y>(), columns, count / 4);
+        else
+          launch(context_, blocks_kernel<true, T, Y>, shape_for(context_, blocks * warp_lanes), n,
+                 given, from, y.data<Y>(), rows, columns, across, blocks);
+      };
+      if (y.dtype() == f8_e4m3) return usual.template operator()<Float8E4M3>();
+      if (y.dtype() == f8_e5m2) return usual.template operator()<Float8E5M2>();
+      if (n.per != Scaling::Per::block || (n.plain && n.inner_levels == 0))
+        return usual.template operator()<T>();
+      T* const to = y.data<T>();
       if (n.inner_levels > 0)
         return launch(context_, inner_kernel<T>, shape_for(context_, blocks), n, given, from, to,
                       rows, columns, across, blocks);
-      if (!n.plain && n.rows == 1 && n.columns <= warp_lanes)
+      if (n.rows == 1 && n.columns <= warp_lanes)
         return launch(context_, row_blocks_kernel<T>, shape_for(context_, blocks), n, given, from,
                       to, columns, across, blocks);
-      launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>,
-             shape_for(context_, blocks * warp_lanes), n, given, from, to, rows, columns, across,
-             blocks);
+      launch(context_, blocks_kernel<false, T, T>, shape_for(context_, blocks * warp_lanes), n,
+             given, from, to, rows, columns, across, blocks);
     }
   });
 }

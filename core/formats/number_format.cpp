@@ -218,6 +218,11 @@ constexpr std::array<NamedAccumulator, 15> machines{{
 }  // namespace
 
 std::span<const NamedAccumulator> named_accumulators() { return machines; }
+const Accumulator* accumulator_named(std::string_view name) {
+  for (const NamedAccumulator& machine : machines)
+    if (machine.name == name) return &machine.accumulator;
+  return nullptr;
+}
 
 void check_accumulator(std::string_view op, const Accumulator& accumulator) {
   check_format(op, accumulator.grid);

@@ -405,6 +405,8 @@ struct NamedAccumulator {
 };
 /// Returns the accumulators of all known machines; core/formats/sums.h has their sources.
 std::span<const NamedAccumulator> named_accumulators();
+/// Returns the one of that name, or null.
+const Accumulator* accumulator_named(std::string_view name);
 
 /// Throws UsageError naming `op` for an invalid grid, stochastic rounding, a field out of range, a
 /// chunk that `fused` does not divide, and Align::in_order or halves without f32 and nearest_even.

@@ -277,8 +277,9 @@ std::string described(const Quantizer& quantizer) {
     if (scaling.power_of_two) text << ", powers of two";
     if (scaling.margin != 0) text << ", margin " << scaling.margin;
   } else if (scaling.per == Scaling::Per::block) {
-    text << ", blocks of " << scaling.rows << "x" << scaling.columns << " with "
-         << described(scaling.scale_format) << " scales";
+    if (scaling.rows == 1 && scaling.columns == Scaling::whole_row) text << ", rows with ";
+    else text << ", blocks of " << scaling.rows << "x" << scaling.columns << " with ";
+    text << described(scaling.scale_format) << " scales";
     if (kind_of(scaling.scale_format) == ScaleKind::power_of_two)
       text << " (" << name(scaling.rule) << ")";
     if (scaling.scale_rounding == Rounding::up) text << " rounded up";
@@ -745,27 +746,55 @@ Tensor quantized(const Tensor& x, const QuantizeCall& call) {
   return y;
 }
 
-std::optional<DType> f8_dtype(const Quantizer& quantizer) {
+std::optional<F8Kind> f8_kind(const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
   Quantizer plain{.grid = quantizer.grid,
                   .rounding = quantizer.rounding,
                   .random = quantizer.random,
                   .saturation = quantizer.saturation};
-  if (quantizer.scaling.per == Scaling::Per::tensor && !quantizer.scaling.learned)
-    plain.scaling = quantizer.scaling;
+  F8Scales scales = F8Scales::tensor;
+  if (scaling.per == Scaling::Per::tensor && !scaling.learned) plain.scaling = scaling;
+  if (scaling.per == Scaling::Per::block) {
+    const bool of_row = scaling.columns == Scaling::whole_row;
+    if (!of_row && (scaling.columns != f8_block || scaling.scale_format != formats::e8m0))
+      return {};
+    plain.scaling = Scaling::per_block(1, scaling.columns, scaling.scale_format);
+    plain.scaling.rule = scaling.rule;
+    scales = of_row ? F8Scales::rows : F8Scales::blocks;
+    if (of_row && scaling.scale_format != formats::f32 && scaling.scale_format != formats::e8m0)
+      return {};
+  }
   if (quantizer != plain) return {};
-  if (quantizer.grid == formats::e4m3) return f8_e4m3;
-  if (quantizer.grid == formats::e5m2) return f8_e5m2;
+  if (quantizer.grid == formats::e4m3) return F8Kind{f8_e4m3, scales};
+  if (quantizer.grid == formats::e5m2) return F8Kind{f8_e5m2, scales};
   return {};
 }
 
 F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
-  const Tensor rows = views::contiguous(x);
-  F8Operand operand{empty(x.shape(), *f8_dtype(call.quantizer), x.device()),
-                    ones({}, f32, x.device())};
+  const auto [dtype, scales] = *f8_kind(call.quantizer);
+  const Device device = x.device();
   QuantizeCall whole = call;
-  whole.factor = operand.factor;
-  run(rows, whole, operand.numbers);
-  return operand;
+  if (any_order(call.quantizer) && x.is_dense()) {
+    Tensor numbers = empty({x.numel()}, dtype, device);
+    whole.factor = ones({}, f32, device);
+    run(x.view_as({x.numel()}, {1}, x.offset()), whole, numbers);
+    return {numbers.view_as(x.shape(), x.strides(), numbers.offset()), whole.factor};
+  }
+  const int64_t columns = x.rank() > 0 ? x.size(-1) : 1,
+                rows = numel_of(x.shape()) / std::max(columns, int64_t(1));
+  if (scales == F8Scales::rows && columns > Scaling::whole_row)
+    fail<UsageError>("quantize", "rows of ", columns,
+                     " numbers have one scale each, and the limit is ", Scaling::whole_row,
+                     ". Use blocks or one scale for the tensor.");
+  switch (scales) {
+    case F8Scales::tensor: whole.factor = ones({}, f32, device); break;
+    case F8Scales::rows: whole.factor = empty({rows}, f32, device); break;
+    case F8Scales::blocks:
+      whole.factor = empty({rows, (columns + f8_block - 1) / f8_block}, f32, device);
+  }
+  Tensor numbers = empty(x.shape(), dtype, device);
+  run(views::contiguous(x), whole, numbers);
+  return {numbers, whole.factor};
 }
 
 void quantize_in_place(const Tensor& x, const QuantizeCall& call) {

@@ -116,6 +116,11 @@ struct Scaling {
   std::array<InnerScale, 2> inner{};
 
   static Scaling per_tensor() { return {.per = Per::tensor}; }
+  /// One scale for each row, of up to whole_row numbers: f32, or e8m0 for powers of two.
+  static Scaling per_row(const NumberFormat& format = formats::f32) {
+    return per_block(1, whole_row, format);
+  }
+  static constexpr int32_t whole_row = 1 << 20;
   static Scaling delayed(int32_t steps = 1024) {
     return {.per = Per::tensor, .from_history = true, .history = steps};
   }
@@ -233,7 +238,7 @@ struct QuantizeCall {
   /// the average that quantizer.average reads: f32, of x's shape and device; undefined: x itself
   Tensor average{};
   Tensor skip{};    // if it is not 0, y does not change; may be undefined
-  Tensor factor{};  // of an f8 result: receives the factor of its numbers
+  Tensor factor{};  // of an f8 result: receives the factors of its numbers (F8Operand)
   Tensor survey{};  // for quantized(): the row (core/formats/survey.h) to add to; may be undefined
   /// key of stochastic rounding: element row * columns + column uses that word of the key; scales
   /// of blocks and signs of rotations have streams of their own
@@ -541,11 +546,20 @@ void check_own_quantizer(std::string_view op, const OwnQuantizer& quantizer);
 /// first.
 Tensor quantized(const Tensor& x, const QuantizeCall& call);
 
-/// Returns the dtype that holds the numbers of a quantizer before they are scaled back: f8_e4m3 or
-/// f8_e5m2. Absent: its grid is another, or it does more than to scale a tensor and to round.
-std::optional<DType> f8_dtype(const Quantizer& quantizer);
-/// Returns x as an operand of a product in hardware, row-major; the quantizer has an f8_dtype(), x
-/// is on a GPU that has f8_sums(). Its values before they are rounded to x's dtype are quantized().
+/// How the numbers of an operand of a product in hardware are scaled back: by one factor, by one
+/// for each row, or by a power of two for each block of 32 in a row (MX).
+enum class F8Scales : uint8_t { tensor, rows, blocks };
+struct F8Kind {
+  DType dtype;  // f8_e4m3 or f8_e5m2
+  F8Scales scales;
+  bool operator==(const F8Kind&) const = default;
+};
+/// Returns how a product in hardware reads the numbers of a quantizer. Absent: its grid or its
+/// scales are others, or it does more than to scale and to round.
+std::optional<F8Kind> f8_kind(const Quantizer& quantizer);
+/// Returns x as an operand of a product in hardware; the quantizer has an f8_kind(), x is on a GPU
+/// that has f8_sums(). Rows are along x's last dimension. Its values before they are rounded to x's
+/// dtype are quantized(). Throws UsageError for rows above Scaling::whole_row.
 F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call);
 
 /// Returns the largest number of a format over its smallest positive one: 7 for int4.

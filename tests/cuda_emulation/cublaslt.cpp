@@ -2,11 +2,13 @@
 // if they allow TF32, factors are rounded to it. It refuses addresses that are less aligned than
 // the heuristic was told, and a bias that is not aligned to 16 bytes, where a GPU would fault. As
 // cuBLASLt on an H100 it rounds a short product before it adds a bias, if rows are not aligned.
-// Products of f8 numbers add as an H100 does with fast accumulation; other descriptions of them
-// than cuBLASLt's documentation allows are refused. Tests can have any call refused.
+// Products of f8 numbers add as the GPU's architecture does with fast accumulation; other
+// descriptions of them than cuBLASLt's documentation allows are refused: factors of rows are for
+// sm_90, those of blocks for sm_100. Tests can have any call refused.
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <halftone/backends/cuda/cublaslt/functions.h>
@@ -33,6 +35,8 @@ struct EmulatedLtProduct {
   const void* bias = nullptr;
   cudaDataType_t bias_type = CUDA_R_32F;
   const void* scales[2] = {nullptr, nullptr};
+  int32_t scale_modes[2] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                            CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F};
   int8_t fast_sums = 0;
 };
 struct EmulatedLtPreference {
@@ -77,19 +81,35 @@ double load_factor(const EmulatedLtProduct& p, cudaDataType_t type, const void* 
   return double(round_to(formats::tf32, float(value)));
 }
 
+/// Returns the factor of 32 numbers along k: a tile of bytes has 128 rows and 4 factors of each.
+float f8_block_factor(const void* factors, int64_t depth, int64_t row, int64_t k) {
+  const int64_t block = k / 32, across = (depth / 32 + 3) / 4;
+  const int64_t at =
+      (row / 128 * across + block / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
+  return std::ldexp(1.0f, int(static_cast<const uint8_t*>(factors)[at]) - 127);
+}
+
 /// Returns the sum of a row of A^T and a column of B as tensor cores make it, scaled.
 double f8_sum(const Call& call, int64_t i, int64_t j) {
-  Accumulator unit;
-  for (const NamedAccumulator& machine : named_accumulators())
-    if (machine.name == "h100-wgmma-f8") unit = machine.accumulator;
+  const int capability = emulation::compute_capability();
+  const Accumulator unit = *accumulator_named(capability < 90    ? "l40-mma-f8"
+                                              : capability < 100 ? "h100-wgmma-f8"
+                                                                 : "b200-tcgen05-f8");
   const auto& [p, la, lb, ld, a, b, d] = call;
+  const bool blocks = p.scale_modes[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0,
+             rows = p.scale_modes[0] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  const auto factor = [&](int which, int64_t row, int64_t k) {
+    return blocks ? f8_block_factor(p.scales[which], la.rows, row, k) : 1.0f;
+  };
   const float sum = sums::added<Rounding::toward_zero>(
       unit, grid_of(unit.grid, unit.rounding), la.rows, 0, [&](int64_t k) {
-        return sums::Factors{float(load(la.type, a, i * la.leading + k)),
-                             float(load(lb.type, b, j * lb.leading + k))};
+        return sums::Factors{float(load(la.type, a, i * la.leading + k)) * factor(0, i, k),
+                             float(load(lb.type, b, j * lb.leading + k)) * factor(1, j, k)};
       });
-  const auto scale = [&](int which) { return *static_cast<const float*>(p.scales[which]); };
-  return double(sum * (scale(0) * scale(1)));
+  const auto scale = [&](int which, int64_t at) {
+    return blocks ? 1.0f : static_cast<const float*>(p.scales[which])[rows ? at : 0];
+  };
+  return double(sum * (scale(0, i) * scale(1, j)));
 }
 
 void multiply(const Call& call) {
@@ -133,7 +153,14 @@ bool fits(const EmulatedLtProduct& p, const EmulatedLtLayout& a, const EmulatedL
     const bool result = is_short(d.type) || d.type == CUDA_R_32F;
     const bool bias = p.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
                       p.bias_type == (d.type == CUDA_R_16F ? CUDA_R_16F : CUDA_R_16BF);
-    return sizes && pair && result && bias && ta && !tb && p.scales[0] && p.scales[1] &&
+    const int capability = emulation::compute_capability(), mode = p.scale_modes[0];
+    const bool factors =
+        p.scale_modes[1] == mode &&
+        (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F ||
+         (mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && capability == 90) ||
+         (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && capability / 10 == 10 &&
+          a.rows % 32 == 0));
+    return sizes && pair && result && bias && factors && ta && !tb && p.scales[0] && p.scales[1] &&
            p.fast_sums == 1 && p.compute == CUBLAS_COMPUTE_32F && d.batch == 1 &&
            whole(a.leading) && whole(b.leading) && whole(d.rows) && whole(d.leading) &&
            a.leading >= a.rows && b.leading >= b.rows;
@@ -215,6 +242,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(product->bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return take(product->scales[0], value, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return take(product->scales[1], value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return take(product->scale_modes[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return take(product->scale_modes[1], value, bytes);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return take(product->fast_sums, value, bytes);
     default: return take(product->bias_type, value, bytes);
   }

@@ -15,6 +15,7 @@
 //   HALFTONE_EMULATED_BLOCK_ORDER=seed, HALFTONE_EMULATED_MULTIPROCESSORS=n
 //   HALFTONE_EMULATED_DEVICES=n       n GPUs: work in a stream of a device that is not the
 //                                     calling thread's is refused
+//   HALFTONE_EMULATED_CAPABILITY=100  the GPU is of sm_100; default: of sm_90
 //   HALFTONE_EMULATED_BUS=name        identifies the GPU; without it each process has its own
 #pragma once
 
@@ -71,6 +72,8 @@ void fail_allocations(int64_t after, int64_t failures);
 int64_t allocations();
 /// Sets the compute capability of the device: 90 for Hopper.
 void set_compute_capability(int major, int minor);
+/// Returns 90 for 9.0.
+int compute_capability();
 /// Sets the CUDA version of the driver, as 1000 major + 10 minor. Below 13000, which is the version
 /// of the runtime, it finds no devices.
 void set_driver_version(int version);

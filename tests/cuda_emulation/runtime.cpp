@@ -129,6 +129,8 @@ Machine& machine() {
       made->multiprocessors = int(wanted);
     if (const uint64_t wanted = number_from("HALFTONE_EMULATED_DEVICES"))
       made->devices = int(wanted);
+    if (const uint64_t wanted = number_from("HALFTONE_EMULATED_CAPABILITY"))
+      made->major = int(wanted / 10), made->minor = int(wanted % 10);
     return made;
   }();
   return *instance;
@@ -155,6 +157,7 @@ int64_t kernel_launches() { return machine().launches; }
 void set_compute_capability(int major, int minor) {
   machine().major = major, machine().minor = minor;
 }
+int compute_capability() { return machine().major * 10 + machine().minor; }
 void set_driver_version(int version) { machine().driver = version; }
 void set_multiprocessors(int count) { machine().multiprocessors = count; }
 void set_total_memory(std::size_t bytes) { machine().memory.total = bytes; }

@@ -23,9 +23,11 @@ std::optional<Device> f8_device() {
   return {};
 }
 
+std::string sums_of(Device gpu) { return policy::json_of(*backend_for(gpu).f8_sums()).dump(); }
+
 std::string policy_of(const std::string& compute, const std::string& more = {},
                       const std::string& rounding = "stochastic") {
-  const std::string sums = policy::json_of(*backend_for(Device::cuda()).f8_sums()).dump();
+  const std::string sums = sums_of(Device::cuda());
   return R"({"halftone_policy": 1, "name": "p", "extends": "amp-bf16", "quantizers": {
     "forward": {"format": "e4m3", "scale": {"per": "tensor", "power_of_two": true}},
     "delayed": {"like": "forward", "scale": {"per": "tensor", "power_of_two": true,
@@ -39,6 +41,19 @@ std::string policy_of(const std::string& compute, const std::string& more = {},
          more + "}]}";
 }
 
+/// The same with this scale for every operand, along the sum of each product.
+std::string policy_along_sums(const std::string& compute, const std::string& scale,
+                              const std::string& more = {}) {
+  return R"({"halftone_policy": 1, "name": "p", "extends": "amp-bf16", "quantizers": {
+    "forward": {"format": "e4m3", "scale": )" +
+         scale + R"(}, "backward": {"like": "forward", "format": "e5m2", "rounding": "stochastic"}},
+    "rules": [{"match": {"op": "linear"}, "accumulate": )" +
+         sums_of(Device::cuda()) + R"(, "compute": )" + compute + R"(,
+     "input": "forward", "weight": "forward", "grad_output": "backward", "input.backward": "forward",
+     "weight.backward": "forward", "grad_output.weight": "backward")" +
+         more + "}]}";
+}
+
 struct Trained {
   std::vector<Tensor> losses, gradients;
 };
@@ -47,7 +62,7 @@ struct Trained {
 /// out: sizes of which the hardware wants multiples of 16, or others.
 Trained trained(const std::string& policy, Device gpu, const std::array<int64_t, 4>& sizes) {
   manual_seed(11);
-  const auto [rows, in, hidden, out] = sizes;
+  const auto& [rows, in, hidden, out] = sizes;
   nn::Sequential model(nn::Linear(in, hidden), nn::Gelu(), nn::Linear(hidden, out));
   Tensor x = cast(cast(randn({2, rows, in}), bf16), f32), target = randn({2, rows, out});
   model.to(gpu), x = x.to(gpu), target = target.to(gpu);
@@ -67,17 +82,13 @@ Trained trained(const std::string& policy, Device gpu, const std::array<int64_t,
   return result;
 }
 
-TEST_CASE("products in hardware have the bits of the emulated ones with the GPU's sums") {
-  const std::optional<Device> gpu = f8_device();
-  if (!gpu) return;
-  // A bias is read in bf16 by the hardware.
-  const std::string emulated = policy_of(R"("f32", "result": "bf16")", R"(, "bias": "bf16")");
+/// Compares trainings of several sizes by hardware with emulated ones.
+void check_trainings(Device gpu, const std::string& hardware, const std::string& emulated) {
   for (const std::array<int64_t, 4>& sizes :
        {std::array<int64_t, 4>{16, 64, 96, 32}, std::array<int64_t, 4>{7, 20, 33, 10},
         std::array<int64_t, 4>{1, 130, 16, 1}}) {
     INFO(sizes[0], " x ", sizes[1], " x ", sizes[2], " x ", sizes[3]);
-    const Trained here = trained(policy_of(R"("hardware")"), *gpu, sizes);
-    const Trained there = trained(emulated, *gpu, sizes);
+    const Trained here = trained(hardware, gpu, sizes), there = trained(emulated, gpu, sizes);
     for (std::size_t i = 0; i < here.losses.size(); ++i) {
       INFO("step ", i);
       CHECK(equal_bits(here.losses[i], there.losses[i]));
@@ -86,6 +97,63 @@ TEST_CASE("products in hardware have the bits of the emulated ones with the GPU'
       INFO("gradient ", i);
       CHECK(equal_bits(here.gradients[i], there.gradients[i]));
     }
+  }
+}
+
+// A bias is read in bf16 by the hardware.
+const std::string by_emulation = R"("f32", "result": "bf16")", its_bias = R"(, "bias": "bf16")";
+
+TEST_CASE("products in hardware have the bits of the emulated ones with the GPU's sums") {
+  if (const std::optional<Device> gpu = f8_device())
+    check_trainings(*gpu, policy_of(R"("hardware")"), policy_of(by_emulation, its_bias));
+}
+
+TEST_CASE("products in hardware with a scale for each row have the bits of the emulated ones") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  const std::string scale = R"({"per": "row", "format": "e8m0"})";
+  check_trainings(*gpu, policy_along_sums(R"("hardware")", scale),
+                  policy_along_sums(by_emulation, scale, its_bias));
+}
+
+TEST_CASE("products in hardware of blocks of 32 have the bits of the emulated ones") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  const std::string scale = R"({"per": "block", "rule": "rceil"})";
+  const std::string hardware = policy_along_sums(R"("hardware")", scale);
+  if (backend_for(*gpu).f8_blocks())
+    return check_trainings(*gpu, hardware, policy_along_sums(by_emulation, scale, its_bias));
+  CHECK(message_of<UsageError>([&] {
+          trained(hardware, *gpu, {16, 16, 16, 16});
+        }) ==
+        "[policy p] 0/linear.0: cuda:0 has no products of blocks in hardware, and \"input\" is "
+        "e4m3, blocks of 1x32 with e8m0 scales (rceil). Use a GPU of sm_100, or \"compute\": "
+        "\"f32\".");
+}
+
+TEST_CASE("scales of rows may be any floats") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  const Tensor a = randn({33, 70}).to(*gpu), b = randn({45, 70}).to(*gpu),
+               bias = randn({45}).to(bf16).to(*gpu);
+  const Quantizer quantizer{.grid = formats::e4m3, .scaling = Scaling::per_row()},
+      whole{.grid = formats::e4m3, .scaling = Scaling::per_tensor()};
+  for (const Quantizer* const left : {&quantizer, &whole}) {
+    const F8Operand x = quantized_f8(a, {.quantizer = *left}),
+                    w = quantized_f8(b, {.quantizer = quantizer});
+    CHECK(w.factor.shape() == Shape{45});
+    Tensor y = empty({33, 45}, f32, *gpu);
+    Backend& backend = backend_for(*gpu);
+    backend.matmul_accumulating(waiting_operand(x, f32),
+                                views::transpose(waiting_operand(w, f32), 0, 1), bias,
+                                *backend.f8_sums(), y);
+    const auto values = [](const F8Operand& operand) {
+      return waiting_operand(operand, f32).to(f64);
+    };
+    const Tensor exact = matmul(values(x), transpose(values(w), 0, 1)) + bias.to(f64);
+    const Tensor largest = matmul(abs(values(x)), transpose(abs(values(w)), 0, 1));
+    // A GPU that drops what is 13 bits below the largest product of a step loses most.
+    CHECK(max(abs(y.to(f64) - exact) / largest).item() < 0x1p-11);
   }
 }
 
@@ -164,7 +232,8 @@ TEST_CASE("the numbers of an operand in hardware wait, with their factor") {
     REQUIRE(seen);
     CHECK(equal_bits(views::contiguous(seen->numbers).to(f32),
                      views::contiguous(views::transpose(operand.numbers, 0, 1)).to(f32)));
-    CHECK(equal_bits(waiting, quantized(views::contiguous(transpose(x, 0, 1)), call)));
+    CHECK(equal_bits(views::contiguous(waiting),
+                     quantized(views::contiguous(transpose(x, 0, 1)), call)));
     CHECK_FALSE(f8_operand(waiting));  // it was read
   }
 }
@@ -176,7 +245,16 @@ TEST_CASE("a GPU that adds otherwise, and operands that no GPU multiplies, are e
     policy.replace(policy.find(from), from.size(), to);
     return message_of<UsageError>([&] { trained(policy, *gpu, {16, 16, 16, 16}); });
   };
-  const std::string sums = policy::json_of(*backend_for(*gpu).f8_sums()).dump();
+  const std::string sums = sums_of(*gpu);
+  const std::string rows = policy_along_sums(R"("hardware")", R"({"per": "row"})");
+  CHECK(
+      refusal(rows, R"("weight.backward": "forward", )", "") ==
+      "[policy p] 0/linear.0: \"weight.backward\" is as used, e4m3, rows with f32 scales, and the "
+      "scales of backward run along another dimension. Give it a quantizer of its own.");
+  CHECK(refusal(policy_along_sums(R"("hardware")", R"({"per": "block"})"), R"("weight": "forward")",
+                R"("weight": "e4m3")") ==
+        "[policy p] 0/linear.0: \"input\" and \"weight\" have blocks on one side only, and no GPU "
+        "multiplies these. Use blocks of 32 for both.");
   CHECK(
       refusal(policy_of(R"("hardware")"), sums, R"("a100-mma")") ==
       "[policy p] 0/linear.0: cuda:0 adds as " + sums +

@@ -43,24 +43,24 @@ Tensor spread(const Shape& shape, DType dtype, bool special) {
   return y;
 }
 
-TEST_CASE("kernels: f8 numbers times their factor are the quantized values") {
+TEST_CASE("kernels: f8 numbers times their factors are the quantized values") {
+  Scaling powers = Scaling::per_tensor();
+  powers.power_of_two = true;
   for (const DType dtype : {f32, f16, bf16})
-    for (const Shape& shape : {Shape{3, 37}, Shape{2, 1030}})
+    for (const Shape& shape : {Shape{3, 37}, Shape{2, 1030}, Shape{5, 3, 64}})
       for (const NumberFormat& format : {formats::e4m3, formats::e5m2})
         for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic})
-          for (const Scaling::Per per : {Scaling::Per::none, Scaling::Per::tensor}) {
-            const Quantizer quantizer{
-                .grid = format,
-                .rounding = rounding,
-                .scaling = {.per = per, .power_of_two = per == Scaling::Per::tensor}};
+          for (const Scaling& scaling :
+               {Scaling{}, powers, Scaling::per_row(), Scaling::per_row(formats::e8m0),
+                Scaling::per_block(1, 32)}) {
+            const Quantizer quantizer{.grid = format, .rounding = rounding, .scaling = scaling};
             INFO(described(quantizer), ", ", shape, " ", dtype);
             check_bits({spread(shape, dtype, false)}, {empty(shape, f32)},
                        [&](Backend& backend, const Tensors& in, Tensors& out) {
                          const QuantizeCall call{.quantizer = quantizer, .key = {5, 3}};
                          if (in[0].device() == Device::cpu())
                            return backend.copy(quantized(in[0].to(f32), call), out[0]);
-                         const F8Operand f8 = quantized_f8(in[0], call);
-                         backend.copy(mul(f8.numbers.to(f32), f8.factor), out[0]);
+                         backend.copy(waiting_operand(quantized_f8(in[0], call), f32), out[0]);
                        });
           }
 }

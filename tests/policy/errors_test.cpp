@@ -289,6 +289,8 @@ TEST_CASE("scales") {
         "such as e4m3, need that.");
   CHECK(refusal_of_scale(R"({"per": "block", "outer": "column"})") ==
         "/quantizers/q/scale/outer: none, tensor or row, got \"column\".");
+  CHECK(refusal_of_scale(R"({"per": "row", "block": [1, 16]})") ==
+        "/quantizers/q/scale/block: a scale per row has no blocks.");
   CHECK(
       refusal_of_scale(R"({"per": "block", "format": "e4m3", "outer": "row", "block": [2, 16]})") ==
       "/quantizers/q: scales of blocks are under a scale of the row, and blocks have 2 rows. "
@@ -591,11 +593,11 @@ TEST_CASE("products in hardware that no hardware has") {
   CHECK(
       under(sums + R"(, "input": "e4m3", "weight": "e4m3")") ==
       "[policy t] 0/linear.0: in \"hardware\" \"grad_output\" is not quantized. Use e4m3 or e5m2, "
-      "unscaled or with one scale per tensor.");
-  CHECK(under(sums + R"(, "input": "mxfp8", "weight": "e4m3", "grad_output": "e5m2")") ==
-        "[policy t] 0/linear.0: in \"hardware\" \"input\" is e4m3, blocks of 1x32 with e8m0 scales "
-        "(floor). "
-        "Use e4m3 or e5m2, unscaled or with one scale per tensor.");
+      "unscaled, or with scales per tensor, per row, or e8m0 ones of blocks of 32.");
+  CHECK(under(sums + R"(, "input": "mxfp6", "weight": "e4m3", "grad_output": "e5m2")") ==
+        "[policy t] 0/linear.0: in \"hardware\" \"input\" is e2m3, blocks of 1x32 with e8m0 scales "
+        "(floor). Use e4m3 or e5m2, unscaled, or with scales per tensor, per row, or e8m0 ones of "
+        "blocks of 32.");
   CHECK(under(sums + R"(, "input": "e4m3", "weight": "e5m2", "grad_output": "e5m2")") ==
         "[policy t] 0/linear.0: \"grad_output\" and \"weight.backward\" are e5m2, and no GPU "
         "multiplies these. Use e4m3 for one.");

@@ -189,7 +189,7 @@ TEST_CASE("learned scales: what a file cannot ask for") {
   refuses("\"grad_output\": " + per_tensor, "has no gradient that could teach it");
   refuses("\"weight.backward\": " + per_tensor, "has no gradient that could teach it");
   refuses("\"input\": " + per_row, "others in each step");
-  refuses(R"("weight": {"format": "int4", "scale": {"per": "row"}})", "learned");
+  refuses(R"("weight": {"format": "int4", "scale": {"per": "row", "learned": {}}})", "lsq");
   refuses(R"("weight": {"format": "int4", "rounding": "stochastic",
               "scale": {"per": "tensor", "learned": {"gradient": "lsq"}}})",
           "stochastic rounding");

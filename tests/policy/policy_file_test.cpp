@@ -677,6 +677,8 @@ TEST_CASE("every quantizer of the grammar survives writing") {
   CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "outer": "tensor"})") ==
         scaling_of(R"({"per": "block", "format": "e4m3", "tensor_level": true})"));
   CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "outer": "row"})").row_level);
+  CHECK(scaling_of(R"({"per": "row"})") == Scaling::per_row());
+  CHECK(scaling_of(R"({"per": "row", "format": "e8m0"})") == Scaling::per_row(formats::e8m0));
   CHECK(scaling_of(R"({"per": "block", "format": "e4m3", "fit": "mse"})").target_count() == 8);
   // A setting that "like" copies, and that another rounding does not use, has its default.
   const Policy file = test::file_of(R"("quantizers": {

@@ -63,6 +63,26 @@ int alignment_of(const Tensor& x) {
 /// The alignment that a bias needs: epilogues load it 16 bytes at a time.
 constexpr int least_bias_alignment = 16;
 
+/// The factors of f8 matrices, of a and of b: scalars, one for each row of a and each column of b,
+/// or bytes of e8m0 for 32 numbers of a sum.
+using Factors = std::array<Tensor, 2>;
+enum class Factor : uint8_t { none, scalar, row, block };
+Factor factor_of(const Factors& factors) {
+  const Tensor& of_a = factors[0];
+  if (!of_a.defined()) return Factor::none;
+  return of_a.dtype() == u8 ? Factor::block : of_a.rank() == 0 ? Factor::scalar : Factor::row;
+}
+#if CUBLAS_VERSION >= 120900
+constexpr bool has_other_factors = true;
+cublasLtMatmulMatrixScale_t scale_mode(Factor factor) {
+  return factor == Factor::row     ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F
+         : factor == Factor::block ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0
+                                   : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+#else
+constexpr bool has_other_factors = false;
+#endif
+
 struct Product {
   int64_t m, n, k, batch;
   DType in, in_b, out;        // in_b differs from in for f8
@@ -70,13 +90,11 @@ struct Product {
   bool tf32;                  // factors may be rounded to tf32
   Matrix a, b;
   std::array<int, 3> alignment;  // of a, b, c
+  Factor factor = Factor::none;  // of f8 matrices
 
   bool is_f8() const { return size_of(in) == 1; }
   auto operator<=>(const Product&) const = default;
 };
-
-/// The factors of f8 matrices, of a and of b.
-using Factors = std::array<Tensor, 2>;
 
 /// cuBLASLt 13.1 on an H100 rounds a short product before it adds a bias, if rows of the matrices
 /// are not aligned.
@@ -88,7 +106,7 @@ bool rounds_once(const Product& p) {
 }
 
 std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor& bias,
-                                  const Tensor& c) {
+                                  const Tensor& c, const Factors& factors) {
   const auto matrix_a = matrix_of(a), matrix_b = matrix_of(b);
   const int last = c.rank() - 1;
   const bool alike = a.dtype() == b.dtype() || (size_of(a.dtype()) == 1 && size_of(b.dtype()) == 1);
@@ -107,7 +125,8 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
                  .tf32 = a.dtype() == f32 && allow_tf32(),
                  .a = *matrix_a,
                  .b = *matrix_b,
-                 .alignment = {alignment_of(a), alignment_of(b), alignment_of(c)}};
+                 .alignment = {alignment_of(a), alignment_of(b), alignment_of(c)},
+                 .factor = factor_of(factors)};
 }
 
 // --- cuBLASLt's objects
@@ -178,6 +197,11 @@ class Plan {
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     // All of a product's sums are made in the tensor cores' own accumulators.
     if (p.is_f8()) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t(1));
+#if CUBLAS_VERSION >= 120900
+    if (p.factor > Factor::scalar)
+      for (const auto side : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
+        set(side, int32_t(scale_mode(p.factor)));
+#endif
     if (!p.bias) return;
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(*p.bias));
@@ -307,7 +331,9 @@ bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bi
     if (log_wanted()) say_declined(By::cublaslt, Family::matmul, text_of(a, b, bias, c), why);
     return false;
   };
-  const std::optional<Product> product = product_of(a, b, bias, c);
+  const std::optional<Product> product = product_of(a, b, bias, c, factors);
+  if (product && product->factor > Factor::scalar && !has_other_factors)
+    return declined("factors that CUDA 12.9 brought, and the build has an older one");
   if (!product) return declined("strides, sizes or an alignment that it does not take");
   if (!rounds_once(*product)) return declined("it would round the result before it adds the bias");
   context.activate();
