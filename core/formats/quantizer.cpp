@@ -669,6 +669,12 @@ void run_on_host(const Tensor& from, const QuantizeCall& call, Tensor& to) {
 /// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
+  const Scaling& scaling = call.quantizer.scaling;
+  if (scaling.per == Scaling::Per::block && scaling.columns == Scaling::whole_row &&
+      from.size(-1) > Scaling::whole_row)
+    fail<UsageError>("quantize", "rows of ", from.size(-1),
+                     " numbers have one scale each, and the limit is ", Scaling::whole_row,
+                     ". Use blocks, or one scale for the tensor.");
   const bool chooses = !call.quantizer.choice.grids.empty();
   const bool host_only = call.quantizer.own || !call.quantizer.table.empty();
   if (host_only && from.device() != Device::cpu()) return run_on_host(from, call, to);
@@ -782,10 +788,6 @@ F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
   }
   const int64_t columns = x.rank() > 0 ? x.size(-1) : 1,
                 rows = numel_of(x.shape()) / std::max(columns, int64_t(1));
-  if (scales == F8Scales::rows && columns > Scaling::whole_row)
-    fail<UsageError>("quantize", "rows of ", columns,
-                     " numbers have one scale each, and the limit is ", Scaling::whole_row,
-                     ". Use blocks or one scale for the tensor.");
   switch (scales) {
     case F8Scales::tensor: whole.factor = ones({}, f32, device); break;
     case F8Scales::rows: whole.factor = empty({rows}, f32, device); break;

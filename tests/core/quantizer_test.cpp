@@ -180,6 +180,18 @@ TEST_CASE("quantizers: the scales of blocks at the ends of their range") {
   CHECK(scale_of_block(nvfp4, 0, 1).out == 0);
 }
 
+TEST_CASE("quantizers: a scale for each row") {
+  const Quantizer quantizer{.grid = formats::e4m3, .scaling = Scaling::per_row()};
+  const Tensor x = from_vector(std::vector<float>{448, 17, 896, 34, 0, 0}, {3, 2});
+  CHECK(quantized(x, {.quantizer = quantizer}).to_vector<float>() ==
+        std::vector<float>{448, 16, 896, 32, 0, 0});
+  const Tensor longer = zeros({1, Scaling::whole_row + 1});
+  CHECK_THROWS_WITH_AS(quantized(longer, {.quantizer = quantizer}),
+                       "[quantize] rows of 1048577 numbers have one scale each, and the limit is "
+                       "1048576. Use blocks, or one scale for the tensor.",
+                       UsageError);
+}
+
 TEST_CASE("quantizers: scales from a history, as a table") {
   Quantizer quantizer = named("fp8_tensor");
   quantizer.scaling = Scaling::delayed(3);

@@ -62,7 +62,7 @@ struct Trained {
 /// out: sizes of which the hardware wants multiples of 16, or others.
 Trained trained(const std::string& policy, Device gpu, const std::array<int64_t, 4>& sizes) {
   manual_seed(11);
-  const auto& [rows, in, hidden, out] = sizes;
+  const auto [rows, in, hidden, out] = sizes;
   nn::Sequential model(nn::Linear(in, hidden), nn::Gelu(), nn::Linear(hidden, out));
   Tensor x = cast(cast(randn({2, rows, in}), bf16), f32), target = randn({2, rows, out});
   model.to(gpu), x = x.to(gpu), target = target.to(gpu);
@@ -155,6 +155,15 @@ TEST_CASE("scales of rows may be any floats") {
     // A GPU that drops what is 13 bits below the largest product of a step loses most.
     CHECK(max(abs(y.to(f64) - exact) / largest).item() < 0x1p-11);
   }
+  const F8Operand x = quantized_f8(a, {.quantizer = quantizer});
+  Tensor y = empty({70, 70}, f32, *gpu);
+  CHECK_THROWS_WITH_AS(
+      backend_for(*gpu).matmul_accumulating(views::transpose(waiting_operand(x, f32), 0, 1),
+                                            waiting_operand(x, f32), {},
+                                            *backend_for(*gpu).f8_sums(), y),
+      "[matmul] the factors of [70, 33] f8_e4m3 or [33, 70] f8_e4m3 belong to rows of another "
+      "dimension than the sum's. Quantize the operand for this product.",
+      UnsupportedError);
 }
 
 /// Reads every tensor that it sees.
