@@ -85,6 +85,7 @@ uint64_t Session::begin_pass() {
   if (!lists_sites_ && !observer_) return 0;
   names_.refresh();
   if (!grad_enabled()) return evaluation_pass;
+  if (++passes_; !several_passes_) rounded_->clear();
   if (recording_step())
     repeat_on_replay([at = at_, by = next_pass_] { at->last_pass = at->pass += by; });
   const uint64_t pass = at_->last_pass = at_->pass += next_pass_;
@@ -424,29 +425,33 @@ std::shared_ptr<OpTap> Session::tap(std::span<const Tensor> before, std::span<co
                      ": its operands are f64, in which nothing is emulated. "
                      "Extend a strategy with f32 weights, or except this place.");
   const bool watched = watches(pass), notes = pass != evaluation_pass && !repeats_;
+  // A captured step writes weights whose versions the host does not see.
+  const bool keeps = (pass == evaluation_pass || several_passes_) && !watched && !recording_step();
   std::vector<Measured> measured = notes ? measured_at(*current_) : std::vector<Measured>{};
   if (!treatment.quantizes() && !watched && measured.empty()) return nullptr;
   if (treatment.quantizes() || !measured.empty())
     resolved.roles = roles_of(before);  // calls may differ in operands
   require_exact(*current_, after);
-  return make_treated_op(
-      {.treatment = resolved.treatment,
-       .where = where_,
-       .site = current_->name,
-       .op = current_->op,
-       .roles = resolved.roles,
-       .scales = scales_,
-       .averages = averages_,
-       .learned = learned_,
-       .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
-       .offset = pass << 34,
-       .step = at_->step,
-       .notes = notes,
-       .measured = std::move(measured),
-       .switches = switches_,
-       .pass = {pass % passes_of_keys, pass / passes_of_keys},
-       .observer = watched ? observer_ : nullptr,
-       .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});
+  return make_treated_op({.treatment = resolved.treatment,
+                          .where = where_,
+                          .site = current_->name,
+                          .op = current_->op,
+                          .roles = resolved.roles,
+                          .scales = scales_,
+                          .averages = averages_,
+                          .learned = learned_,
+                          .rounded = keeps ? rounded_ : nullptr,
+                          .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
+                          .offset = pass << 34,
+                          .step = at_->step,
+                          .records = grad_enabled(),
+                          .notes = notes,
+                          .measured = std::move(measured),
+                          .switches = switches_,
+                          .pass = {pass % passes_of_keys, pass / passes_of_keys},
+                          .observer = watched ? observer_ : nullptr,
+                          .before = watched || keeps ? std::vector(before.begin(), before.end())
+                                                     : std::vector<Tensor>{}});
 }
 
 std::vector<ResolvedSite> Session::resolved() const {
@@ -701,6 +706,8 @@ void Session::before_step(const Tensor& loss_scale) {
 
 void Session::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   watched_.clear();
+  rounded_->clear();
+  several_passes_ = std::exchange(passes_, 0) > 1;
   scales_->end_step();
   if (optimizer.group_count() > 0) learned_->end_step(optimizer.lr(), skip);
   const Rulebook& book = matcher_.book();
@@ -936,6 +943,31 @@ void WeightAverages::load(const NamedTensors& state) {
     loaded[name.substr(prefix.size())] = x.clone();
   }
   memories_.clear(), waiting_ = std::move(loaded);
+}
+
+// One tensor per use of a weight.
+
+Tensor RoundedWeights::tensor_for(const std::string& use, const Tensor& weight, const Tensor& x,
+                                  const Quantizer& quantizer,
+                                  const std::function<Tensor()>& round) {
+  const Scaling& scaling = quantizer.scaling;
+  const bool same_each_time = !quantizer.draws() && !quantizer.own && quantizer.average == 0 &&
+                              !scaling.from_history && !scaling.learned;
+  const std::shared_ptr<Storage>& storage = weight.storage();
+  if (!same_each_time || storage->wraps()) return round();
+  Kept& kept = kept_[use];
+  if (kept.weight.lock() == weight.body() && kept.storage.lock() == storage &&
+      kept.version == storage->version() && kept.dtype == x.dtype() &&
+      kept.strides == x.strides() && kept.quantizer == quantizer &&
+      kept.waits == f8_operand(kept.result).has_value())
+    return kept.result;
+  kept.result = {};
+  Tensor result = round();
+  const auto waits = f8_operand(result);
+  (waits ? waits->numbers : result).storage()->recharge(MemoryUse::cast_cache);
+  kept = {weight.body(), storage, storage->version(), x.dtype(), x.strides(),
+          quantizer,     result,  waits.has_value()};
+  return result;
 }
 
 // Learned scales. Operations are calls of the backend: a region may be active.

@@ -121,6 +121,32 @@ class WeightAverages {
   NamedTensors waiting_;
 };
 
+// Rounded weights, for the passes that read the same version of a weight: evaluations, and the
+// batches of a step that has several. As is_first_microbatch of TransformerEngine.
+
+class RoundedWeights {
+ public:
+  /// Returns round(), the rounding of x, a cast of `weight`; or what it returned for this `use`
+  /// before, if the weight was not written since and all else is the same. Keeps nothing if the
+  /// quantizer draws or depends on earlier steps, or if the weight's memory is another program's.
+  Tensor tensor_for(const std::string& use, const Tensor& weight, const Tensor& x,
+                    const Quantizer& quantizer, const std::function<Tensor()>& round);
+  void clear() { kept_.clear(); }
+
+ private:
+  struct Kept {
+    std::weak_ptr<TensorBody> weight{};
+    std::weak_ptr<Storage> storage{};
+    uint64_t version = 0;  // of the storage
+    DType dtype{};         // of x
+    Strides strides{};     // of x
+    Quantizer quantizer{};
+    Tensor result{};
+    bool waits = false;  // the result is an f8_operand()
+  };
+  std::map<std::string, Kept> kept_;
+};
+
 // Scales that are learned (Scaling::learned): y = on(x / s) s. As LSQ (Esser et al., arXiv
 // 1902.08153), with v = x / s and the grid's largest number max, q times its smallest positive one:
 //   dL/dx = dL/dy where |v| < max, else 0
@@ -324,6 +350,7 @@ class Session final {
   std::shared_ptr<TensorScales> scales_;
   std::shared_ptr<WeightAverages> averages_;
   std::shared_ptr<LearnedScales> learned_ = std::make_shared<LearnedScales>();
+  std::shared_ptr<RoundedWeights> rounded_ = std::make_shared<RoundedWeights>();
   std::shared_ptr<RuleSwitches> switches_ = std::make_shared<RuleSwitches>();
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
@@ -333,6 +360,8 @@ class Session final {
   std::vector<bool> used_by_any_{};
   std::vector<uint64_t> watched_{};  // passes since the last step that the observer requested
   bool lists_sites_ = true, repeats_ = false;
+  int passes_ = 0;               // of training since the last step
+  bool several_passes_ = false;  // whether the step before had more than one
   /// The number of passes for which random keys have separate counters.
   static constexpr uint64_t passes_of_keys = uint64_t(1) << 30;
   /// Shared with captured steps, which continue the counts in replays.
@@ -365,15 +394,18 @@ struct TreatedCall {
   std::shared_ptr<TensorScales> scales;  // those of the session
   std::shared_ptr<WeightAverages> averages;
   std::shared_ptr<LearnedScales> learned;
-  uint64_t seed = 0;    // of the site
-  uint64_t offset = 0;  // of the pass
+  std::shared_ptr<RoundedWeights> rounded{};  // null: this pass keeps none
+  uint64_t seed = 0;                          // of the site
+  uint64_t offset = 0;                        // of the pass
   int64_t step = 0;
+  bool records = true;  // whether backward may follow; otherwise its operands are not rounded
   bool notes = true;  // histories record largest magnitudes, and averages take this step's weights
   std::vector<Measured> measured{};  // for rules with `when`, in the steps that measure
   std::shared_ptr<RuleSwitches> switches;
   std::pair<uint64_t, uint64_t> pass{};  // as RuleSwitches::row_for
   std::shared_ptr<Observer> observer{};  // null: no observer
-  std::vector<Tensor> before{};          // for the observer: the inputs without the region's casts
+  /// The inputs without the region's casts, for the observer and for rounded weights that are kept.
+  std::vector<Tensor> before{};
 };
 std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 

@@ -39,10 +39,11 @@ class TreatedOp final : public OpTap {
     if (!inputs.empty() && inputs[0].defined()) dtype_ = inputs[0].dtype();
     const std::vector<Tensor> used = operands(inputs);
     Tensor y;
-    if (call_.treatment->backward_differs() && operation.saves_apart()) {
+    const bool differs = call_.records && call_.treatment->backward_differs();
+    if (differs && operation.saves_apart()) {
       y = operation.run(used);
       operation.save(operands_of_backward(inputs, used));
-    } else if (call_.treatment->backward_differs()) {
+    } else if (differs) {
       y = operation.aside(used);
       operation.run(operands_of_backward(inputs, used));
     } else {
@@ -151,7 +152,7 @@ class TreatedOp final : public OpTap {
     const Seen seen{call_.site, call_.op->name, role, input, quantizes ? quantizer : nullptr};
     for (const Measured& measured : call_.measured)
       if (measured.role == role) measure(measured, x, sums, input);
-    const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;
+    const Tensor y = quantizes ? quantized_once(seen, x, sums) : x;
     if (call_.observer && x.defined())
       call_.observer->tensor(seen, as_it_came(seen, x), readable(y));
     return y;
@@ -167,6 +168,15 @@ class TreatedOp final : public OpTap {
                     {.quantizer = measured.quantizer,
                      .survey = row,
                      .key = key_of(call_.seed, call_.offset, measured.role, input)});
+  }
+
+  /// Returns a rounded weight of an earlier pass, or rounds x.
+  Tensor quantized_once(const Seen& seen, const Tensor& x, Sums sums) const {
+    const bool weight = seen.role == Role::weight || seen.role == Role::weight_backward;
+    if (!weight || !call_.rounded) return quantized_as(seen, x, sums);
+    return call_.rounded->tensor_for(name_of_use(seen.role, seen.input), call_.before[seen.input],
+                                     x, *seen.quantizer,
+                                     [&] { return quantized_as(seen, x, sums); });
   }
 
   Tensor quantized_as(const Seen& seen, const Tensor& x, Sums sums) const {

@@ -97,7 +97,7 @@ struct Options {
   std::vector<std::string> workloads = ht::lab::synthetic_names();
   std::vector<std::string> strategies{"fp32"};
   std::string device = "cpu";
-  int threads = 2, steps = 30, busy = 0;
+  int threads = 2, steps = 30, busy = 0, batches = 1;
   int64_t probe = 0;  // telemetry every n steps
   double seconds = 12;
   bool json = false, capture = false, limit = true;
@@ -117,7 +117,8 @@ struct Timing {
 
 /// Returns false for steps that a GPU replays, because a replay cannot be observed.
 bool wants_limit(const Options& options, ht::Device device) {
-  return options.limit && (!options.capture || device.kind == ht::DeviceKind::cpu);
+  return options.limit && options.batches == 1 &&
+         (!options.capture || device.kind == ht::DeviceKind::cpu);
 }
 
 Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
@@ -129,8 +130,15 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
   std::optional<ht::policy::Probe> probe;
   if (options.probe > 0) probe.emplace(training, ht::policy::ProbeOptions{.every = options.probe});
   const auto step = [&] {
-    ht::Tensor loss = ht::lab::logits_loss(training.forward(*w.model, w.inputs), w.targets);
-    training.backward(loss);
+    ht::Tensor loss;
+    for (int i = 0; i < options.batches; ++i) {
+      loss = ht::lab::logits_loss(training.forward(*w.model, w.inputs), w.targets);
+      training.backward(options.batches > 1 ? loss / options.batches : loss);
+    }
+    if (options.batches == 0) {
+      const ht::NoGrad no_grad;
+      return ht::lab::logits_loss(training.forward(*w.model, w.inputs), w.targets);
+    }
     training.step();
     training.zero_grad();
     if (probe && !probe->rows().empty()) probe->clear();
@@ -175,7 +183,8 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   const ht::bench::BusyProcesses others(options.busy);
   const Timing timing = time_steps(w, strategy, options);
   const ht::MemoryReport& memory = timing.memory;
-  const double samples = double(w.inputs.size(0)) / timing.median() * 1e3;
+  const int batches = std::max(options.batches, 1);
+  const double samples = double(batches * w.inputs.size(0)) / timing.median() * 1e3;
   nlohmann::ordered_json bytes;
   using Use = ht::MemoryUse;
   for (Use use : {Use::parameter, Use::master_weight, Use::gradient, Use::master_gradient,
@@ -189,6 +198,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
                               {"captured", options.capture},
                               {"threads", options.threads},
                               {"busy", options.busy},
+                              {"batches", options.batches},
                               {"ms", timing.median()},
                               {"min_ms", timing.milliseconds.front()},
                               {"mean_ms", timing.mean()},
@@ -197,9 +207,10 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
                               {"params", w.model->parameter_count()},
                               {"loss", timing.loss},
                               {"gflop", w.gflop},
-                              {"gflop_per_s", w.gflop / timing.median() * 1e3},
+                              {"gflop_per_s", batches * w.gflop / timing.median() * 1e3},
                               {"peak_bytes", memory.total_peak},
                               {"bytes", bytes}};
+  if (options.batches == 0) cell.erase("gflop"), cell.erase("gflop_per_s");  // those of a step
   if (machine && !timing.needs.gflop.empty()) {
     const ht::bench::Limit limit = ht::bench::limit_on(*machine, timing.needs);
     cell["limit_ms"] = limit.ms();
@@ -227,12 +238,14 @@ void print(const nlohmann::ordered_json& cell, bool json) {
     std::cout << cell.dump() << std::endl;
     return;
   }
-  std::printf(
-      "%-14s %-15s %9.3f ms (min %.3f, mean %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak",
-      cell["workload"].get<std::string>().c_str(), cell["strategy"].get<std::string>().c_str(),
-      cell["ms"].get<double>(), cell["min_ms"].get<double>(), cell["mean_ms"].get<double>(),
-      cell["samples_per_s"].get<double>(), cell["gflop_per_s"].get<double>(),
-      cell["peak_bytes"].get<double>() / 1048576);
+  std::printf("%-14s %-15s %9.3f ms (min %.3f, mean %.3f) %12.1f samples/s",
+              cell["workload"].get<std::string>().c_str(),
+              cell["strategy"].get<std::string>().c_str(), cell["ms"].get<double>(),
+              cell["min_ms"].get<double>(), cell["mean_ms"].get<double>(),
+              cell["samples_per_s"].get<double>());
+  if (cell.contains("gflop_per_s"))
+    std::printf(" %8.1f GFLOP/s", cell["gflop_per_s"].get<double>());
+  std::printf(" %8.1f MiB peak", cell["peak_bytes"].get<double>() / 1048576);
   if (cell.contains("limit_ms"))
     std::printf("  limit %.3f ms: %.0f %%", cell["limit_ms"].get<double>(),
                 100 * cell["share_of_limit"].get<double>());
@@ -258,6 +271,9 @@ int main(int argc, char** argv) {
       "--portable-bits", [] { ht::set_portable_bits(true); },
       "the same bits on every CPU and number of threads");
   app.add_option("--busy", options.busy, "other processes that compute without end")
+      ->check(CLI::Range(0, 1024));
+  app.add_option("--batches", options.batches,
+                 "batches of a step, whose gradients add up; 0: evaluation, without a step")
       ->check(CLI::Range(0, 1024));
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);

@@ -110,6 +110,8 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   MemoryUse use() const { return use_; }
+  /// Returns whether the memory is another program's, which may write it without a new version.
+  bool wraps() const { return owner_ != nullptr; }
   /// Moves the bytes to this use in the ledger: an activation gradient becomes a parameter's.
   void recharge(MemoryUse use);
 

@@ -552,7 +552,6 @@ enum class F8Scales : uint8_t { tensor, rows, blocks };
 struct F8Kind {
   DType dtype;  // f8_e4m3 or f8_e5m2
   F8Scales scales;
-  bool operator==(const F8Kind&) const = default;
 };
 /// Returns how a product in hardware reads the numbers of a quantizer. Absent: its grid or its
 /// scales are others, or it does more than to scale and to round.

@@ -63,6 +63,17 @@ TEST_CASE("backward uses operands and gradients of its own if a rule says so") {
         floats(matmul(transpose(on(e4m3, dy), 0, 1), on(*quantizer_named("e2m1"), pass.x))));
 }
 
+TEST_CASE("without gradients, the operands of backward are not rounded") {
+  Pass pass(
+      policy_with(R"({"match": {"op": "linear"}, "weight": "e4m3", "weight.backward": "mxfp4"})"));
+  const int64_t before = memory_report().now_of(MemoryUse::cast_cache);
+  const NoGrad no_grad;
+  const Tensor y = pass.training.forward([&](const Tensor& in) { return pass.model(in); }, pass.x);
+  CHECK(floats(y) == floats(linear(pass.x, on(e4m3, pass.layer().weight), pass.layer().bias)));
+  // What was rounded is kept: one tensor.
+  CHECK(memory_report().now_of(MemoryUse::cast_cache) - before == pass.layer().weight.bytes());
+}
+
 TEST_CASE("blocks are along the dimension that a product sums over") {
   const std::string tile =
       R"({"format": "e4m3", "scale": {"per": "block", "block": [1, 4], "format": "f32"}})";
@@ -612,3 +623,125 @@ TEST_CASE("the random numbers of a parameter depend only on its name") {
 
 }  // namespace
 }  // namespace halftone::test::session_faults_test
+
+// Weights that are rounded once for several passes.
+
+namespace halftone::test::rounded_weights_test {
+namespace {
+
+std::string rule_for(const std::string& grid, const std::string& strategy) {
+  return R"({"halftone_policy": 1, "name": "t", "extends": ")" + strategy +
+         R"(", "rules": [{"match": {"op": "linear"}, "input": "e4m3", "weight": )" + grid +
+         R"(, "weight.backward": "mxfp4", "grad_output": "e5m2"}]})";
+}
+
+// Quantizers that draw, or depend on earlier steps.
+const std::vector<std::string> changing = {
+    R"({"format": "e2m1", "scale": {"per": "row"}, "rounding": "stochastic"})",
+    R"({"format": "e4m3", "scale": {"per": "tensor", "from": "history", "history": 2}})",
+    R"({"format": "int4", "scale": {"per": "row", "learned": {"gradient": "lsq"}}})",
+    R"({"format": "e2m1", "average": 0.5})"};
+
+/// The outputs of evaluations and the weights of three steps of two batches each. `fresh`: every
+/// pass finds the weights just written, so nothing that was kept is of use.
+std::vector<float> results(const std::string& policy, bool fresh) {
+  Steps steps(policy);
+  std::vector<float> all;
+  const auto pass = [&](uint64_t seed) {
+    if (fresh)
+      for (const Tensor& w : steps.model.parameters()) mark_written(w);
+    return steps.training.forward([&](const Tensor& x) { return steps.model(x); },
+                                  numbers({5, 6}, seed));
+  };
+  for (uint64_t step = 0; step < 3; ++step) {
+    steps.training.zero_grad();
+    for (uint64_t batch = 0; batch < 2; ++batch) {
+      const Tensor y = pass(10 * step + batch);
+      steps.training.backward(mean(y * y) * 0.5);
+    }
+    steps.training.step();
+    const NoGrad no_grad;
+    for (int i = 0; i < 2; ++i)
+      for (const float y : floats(pass(99))) all.push_back(y);
+  }
+  for (const float w : steps.weights()) all.push_back(w);
+  return all;
+}
+
+TEST_CASE("weights that are rounded once a version change no bit") {
+  const auto check = [](const std::string& policy) {
+    INFO(policy);
+    CHECK(results(policy, false) == results(policy, true));
+  };
+  for (const char* grid : {"\"e4m3\"", "\"mxfp4\""}) check(rule_for(grid, "amp-bf16"));
+  for (const char* grid : {"\"nvfp4\"", "\"fp8_tensor\""}) check(rule_for(grid, "fp32"));
+  for (const std::string& grid : changing) check(rule_for(grid, "fp32"));
+}
+
+/// The bytes that rounded weights take, as the ledger has them between passes.
+int64_t kept() { return memory_report().now_of(MemoryUse::cast_cache); }
+
+TEST_CASE("rounded weights are kept in evaluation, and where a step has several batches") {
+  const int64_t before = kept(), bytes = 4 * (6 * 8 + 8 * 3);
+  Steps steps(policy_with(R"({"match": {"op": "linear"}, "weight": "mxfp4"})"));
+  const auto pass = [&](uint64_t seed) {
+    return steps.training.forward([&](const Tensor& x) { return steps.model(x); },
+                                  numbers({5, 6}, seed));
+  };
+  const auto evaluate = [&] {
+    const NoGrad no_grad;
+    return floats(pass(1));
+  };
+  const auto batch = [&](uint64_t seed) {
+    const Tensor y = pass(seed);
+    steps.training.backward(mean(y * y));
+  };
+  const std::vector<float> first = evaluate();
+  CHECK(kept() - before == bytes);
+  CHECK(evaluate() == first);
+  batch(2);  // steps of one batch keep nothing
+  CHECK(kept() == before);
+  batch(3);
+  steps.training.step();
+  batch(4);  // this step may have two batches as well
+  CHECK(kept() - before == bytes);
+  batch(5);
+  steps.training.step();
+  CHECK(kept() == before);
+  // A weight that is written, and one whose memory another tensor has.
+  evaluate();
+  Tensor w = steps.model.parameters()[0];
+  copy_into(w, w.detach() * -3);
+  const std::vector<float> written = evaluate();
+  CHECK(written != first);
+  w.body()->storage = w.clone().storage();
+  CHECK(evaluate() == written);
+  CHECK(kept() - before == bytes);
+}
+
+TEST_CASE("rounded weights are not kept where they may change unseen") {
+  const int64_t before = kept();
+  for (const std::string& grid : changing) {
+    INFO(grid);
+    Steps steps(policy_with(R"({"match": {"op": "linear"}, "weight": )" + grid + "}"));
+    const NoGrad no_grad;
+    steps.training.forward([&](const Tensor& x) { return steps.model(x); }, numbers({5, 6}, 1));
+    CHECK(kept() == before);
+  }
+  // Another program's memory.
+  Pass pass(policy_with(R"({"match": {"op": "linear"}, "weight": "e4m3"})"));
+  Tensor& w = pass.layer().weight;
+  std::vector<float> numbers = floats(w);
+  w.body()->storage = std::make_shared<Storage>(reinterpret_cast<std::byte*>(numbers.data()),
+                                                w.bytes(), std::make_shared<int>());
+  const NoGrad no_grad;
+  const auto y = [&] {
+    return floats(pass.training.forward([&](const Tensor& x) { return pass.model(x); }, pass.x));
+  };
+  const std::vector<float> first = y();
+  for (float& number : numbers) number *= 2;
+  CHECK(y() != first);
+}
+
+}  // namespace
+}  // namespace halftone::test::rounded_weights_test
