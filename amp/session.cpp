@@ -425,7 +425,7 @@ std::shared_ptr<OpTap> Session::tap(std::span<const Tensor> before, std::span<co
                      ": its operands are f64, in which nothing is emulated. "
                      "Extend a strategy with f32 weights, or except this place.");
   const bool watched = watches(pass), notes = pass != evaluation_pass && !repeats_;
-  // A captured step writes weights whose versions the host does not see.
+  // A replay rounds the weights of its own step.
   const bool keeps = (pass == evaluation_pass || several_passes_) && !watched && !recording_step();
   std::vector<Measured> measured = notes ? measured_at(*current_) : std::vector<Measured>{};
   if (!treatment.quantizes() && !watched && measured.empty()) return nullptr;
@@ -738,7 +738,7 @@ void Session::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
     if (learns_scales())
       fail<UsageError>(where_,
                        "scales are learned, which a captured step cannot do. Run it uncaptured.");
-    repeat_on_replay([at = at_] { ++at->step; });
+    repeat_on_replay([at = at_, rounded = rounded_] { ++at->step, rounded->clear(); });
   }
   const bool switched = switches_->end_step(book.rules, at_->step);
   ++at_->step;

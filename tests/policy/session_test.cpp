@@ -70,7 +70,7 @@ TEST_CASE("without gradients, the operands of backward are not rounded") {
   const NoGrad no_grad;
   const Tensor y = pass.training.forward([&](const Tensor& in) { return pass.model(in); }, pass.x);
   CHECK(floats(y) == floats(linear(pass.x, on(e4m3, pass.layer().weight), pass.layer().bias)));
-  // What was rounded is kept: one tensor.
+  // One rounded tensor is kept.
   CHECK(memory_report().now_of(MemoryUse::cast_cache) - before == pass.layer().weight.bytes());
 }
 
