@@ -430,11 +430,13 @@ static void describe(Record& r, Accumulator& accumulator, const Grids& grids) {
   r.integer("fused", accumulator.fused, 1, 64, steps);
   r.when(accumulator.fused > 0, "sums in steps", [&] {
     r.word("align", accumulator.align);
-    const bool cuts = accumulator.align == Align::largest;
-    r.when(cuts, "sums aligned to the largest",
-           [&] { r.integer("fraction", accumulator.fraction, 1, 40); });
+    const bool cuts = accumulator.align == Align::largest || accumulator.align == Align::scales;
+    r.when(cuts, "sums aligned to the largest", [&] {
+      r.integer("fraction", accumulator.fraction, 1, 40);
+      r.integer("scaled", accumulator.scaled, 1, 64, accumulator.scaled > 0);
+    });
     r.when(cuts || accumulator.align == Align::apart, "aligned sums", [&] {
-      r.integer("least_exponent", accumulator.least_exponent, -126, 0,
+      r.integer("least_exponent", accumulator.least_exponent, -127, 0,
                 accumulator.least_exponent != -126);
     });
   });

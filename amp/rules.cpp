@@ -325,8 +325,9 @@ std::optional<amp::CastDecision> Treatment::decision() const {
   return std::nullopt;
 }
 
-bool Treatment::in_hardware(Role role) const {
-  if (compute != Compute::hardware) return false;
+bool Treatment::keeps_scales(Role role) const {
+  const bool accumulated = accumulate && accumulate->scaled > 0;
+  if (compute != Compute::hardware && !accumulated) return false;
   switch (role) {
     case Role::input:
     case Role::weight:

@@ -275,8 +275,9 @@ struct Treatment {
   bool says(Role use, std::size_t operand) const;
   /// Returns the cast that `compute` asks for; empty without it.
   std::optional<amp::CastDecision> decision() const;
-  /// Returns whether a role is an operand of products in hardware ("compute": "hardware").
-  bool in_hardware(Role role) const;
+  /// Returns whether a role is an operand of products that read its numbers and its scales: in
+  /// hardware ("compute": "hardware"), or in an accumulator with scales.
+  bool keeps_scales(Role role) const;
   /// Returns whether a rule gives the products of backward other operands than those of forward.
   bool backward_differs() const;
   bool quantizes() const;

@@ -225,6 +225,8 @@ void Session::require_possible(const Entry& entry, const Treatment& treatment) c
     fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no emulated accumulator. ",
                      amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
   if (treatment.compute == Compute::hardware) require_f8(entry, treatment);
+  else if (treatment.accumulate && treatment.accumulate->scaled > 0)
+    require_scales(entry, treatment);
   if (treatment.compute != Compute::tf32) return;
   if (!entry.op->tf32)
     fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in TF32. ",
@@ -235,11 +237,40 @@ void Session::require_possible(const Entry& entry, const Treatment& treatment) c
                      "\"f32\".");
 }
 
+/// Checks that the operands of products in an accumulator with scales have them.
+void Session::require_scales(const Entry& entry, const Treatment& treatment) const {
+  const Accumulator& accumulator = *treatment.accumulate;
+  const std::string sums = json_of(accumulator).dump();
+  if (entry.op->name != "linear")
+    fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in ", sums,
+                     "; linear does. Name it in \"match\".");
+  const auto require = [&](Role role, std::size_t operand) {
+    const Quantizer* const quantizer = treatment.quantizer(role, operand);
+    if (!quantizer || !has_scales_for(accumulator, *quantizer))
+      fail<UsageError>(where_, entry.name, ": ", sums, " reads numbers and their scales, and \"",
+                       policy::name(role), "\" is ",
+                       quantizer ? described(*quantizer) : "not quantized", ". Use ",
+                       accumulator.align == Align::scales ? "e2m1" : "e4m3 or e5m2",
+                       " with e8m0 or e4m3 scales of blocks of ", accumulator.scaled, ".");
+    if (is_use(role) && !treatment.says(role, operand))
+      fail<UsageError>(where_, entry.name, ": \"", policy::name(role), "\" is as used, ",
+                       described(*quantizer),
+                       ", and the scales of backward run along another dimension. Give it a "
+                       "quantizer of its own.");
+  };
+  for (const Role role :
+       {Role::input, Role::input_backward, Role::grad_output, Role::grad_output_weight})
+    require(role, 0);
+  for (const Role role : {Role::weight, Role::weight_backward}) require(role, 1);
+}
+
 /// Checks that an operation's products can have the operands and sums of a GPU.
 void Session::require_f8(const Entry& entry, const Treatment& treatment) const {
-  if (entry.op->name != "linear")
+  const bool linear = entry.op->name == "linear";
+  if (!linear && entry.op->name != "matmul")
     fail<UsageError>(where_, entry.name, ": ", entry.op->name,
-                     " has no products in \"hardware\"; linear does. Name it in \"match\".");
+                     " has no products in \"hardware\"; linear and matmul do. Name them in "
+                     "\"match\".");
   if (!treatment.accumulate)
     fail<UsageError>(where_, entry.name,
                      ": \"hardware\" needs an \"accumulate\" that names how the GPU adds: "
@@ -272,10 +303,20 @@ void Session::require_f8(const Entry& entry, const Treatment& treatment) const {
           "\" have blocks on one side only, and no GPU multiplies these. Use blocks of 32 for "
           "both.");
   };
-  constexpr std::size_t input = 0, weight = 1, gradient = 0;
-  require(Role::input, input, Role::weight, weight);
-  require(Role::grad_output, gradient, Role::weight_backward, weight);
-  require(Role::grad_output_weight, gradient, Role::input_backward, input);
+  // The second operand of matmul may be a weight, or another input.
+  const std::vector<Role>& roles = entry.resolved.roles;
+  const bool has_weight = linear || (roles.size() > 1 && roles[1] == Role::weight);
+  const Role second = has_weight ? Role::weight : Role::input,
+             second_backward = has_weight ? Role::weight_backward : Role::input_backward,
+             gradient = has_weight ? Role::grad_output_weight : Role::grad_output;
+  require(Role::input, 0, second, 1);
+  require(Role::grad_output, 0, second_backward, 1);
+  require(gradient, 0, Role::input_backward, 0);
+  if (!has_weight && kind_of(Role::grad_output, 0).scales != F8Scales::tensor)
+    fail<UsageError>(where_, entry.name, ": \"grad_output\" is ",
+                     described(*treatment.quantizer(Role::grad_output, 0)),
+                     ", and two products read it along different dimensions. Give it one scale for "
+                     "the tensor.");
 }
 
 /// Checks that a device multiplies f8 numbers, and adds as the rule says.
@@ -352,7 +393,7 @@ void Session::require_exact(const Entry& entry, std::span<const Tensor> operands
   const Treatment& treatment = *resolved.treatment;
   const auto require = [&](Role role, DType dtype, std::size_t operand = 0) {
     const Quantizer* quantizer = treatment.quantizer(role, operand);
-    if (quantizer && !treatment.in_hardware(role) && is_floating(dtype) &&
+    if (quantizer && !treatment.keeps_scales(role) && is_floating(dtype) &&
         !quantizer->exact_in(dtype))
       fail_inexact(where_, entry.name, role, *quantizer, dtype);
   };

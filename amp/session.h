@@ -317,6 +317,7 @@ class Session final {
   void require_measurable(const Entry& entry) const;
   void require_possible(const Entry& entry) const;
   void require_possible(const Entry& entry, const Treatment& treatment) const;
+  void require_scales(const Entry& entry, const Treatment& treatment) const;
   void require_f8(const Entry& entry, const Treatment& treatment) const;
   void require_hardware(const Entry& entry, std::span<const Tensor> inputs) const;
   void require_tf32(const Entry& entry, std::span<const Tensor> inputs) const;

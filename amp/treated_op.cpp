@@ -135,7 +135,7 @@ class TreatedOp final : public OpTap {
   void require_exact(DType dtype) const {
     if (!is_floating(dtype) || dtype == f64) return;
     for (const Role role : {Role::output, Role::grad_output, Role::grad_output_weight})
-      if (call_.treatment->in_hardware(role)) continue;
+      if (call_.treatment->keeps_scales(role)) continue;
       else if (const Quantizer* quantizer = call_.treatment->quantizer(role);
                quantizer && !quantizer->exact_in(dtype))
         fail_inexact(call_.where, call_.site, role, *quantizer, dtype);
@@ -195,7 +195,7 @@ class TreatedOp final : public OpTap {
       call.survey = call_.observer->row_for(seen, x.device());
       if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
     }
-    if (call_.treatment->in_hardware(seen.role)) {
+    if (call_.treatment->keeps_scales(seen.role)) {
       if (call.survey.defined()) quantized_along(x.to(f32), sums, call), call.survey = {};
       return waiting_along(x, sums, call, dtype_);
     }

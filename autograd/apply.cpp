@@ -40,6 +40,10 @@ Edge edge_of(const Tensor& input, bool wide) {
   return {input.meta(), input.dtype(), input.shape()};
 }
 
+void compute_if_waiting(const Tensor& x) {
+  if (x.defined() && !f8_operand(x)) x.raw_data();
+}
+
 void fail_saved_was_written(const OpInfo& op) {
   fail<UsageError>(op.name,
                    "a tensor that it saved for backward was written in place after its forward, so "

@@ -270,9 +270,8 @@ namespace detail {
 /// Whether an operation declares `static constexpr bool reads_waiting = true`: it then reads inputs
 /// and gradients that wait (core/pending.h). For other operations these are computed first.
 template <class Op> constexpr bool reads_waiting = requires { Op::reads_waiting; };
-inline void compute_if_waiting(const Tensor& x) {
-  if (x.defined()) x.raw_data();
-}
+/// Does not compute an operand whose numbers and scales products read (F8Operand).
+void compute_if_waiting(const Tensor& x);
 
 [[noreturn]] void fail_saved_was_written(const OpInfo& op);
 [[noreturn]] void fail_without_gradient(const OpInfo& op);

@@ -232,15 +232,18 @@ class Widened final : public PendingResult {
   Tensor x_;
 };
 
-/// An operand of a product in hardware.
+/// An operand of a product that reads its numbers and its scales.
 class Scaled final : public PendingResult {
  public:
   Scaled(const F8Operand& operand, DType dtype) : PendingResult(dtype, {}), operand_(operand) {}
   Tensor make(DType dtype) const override {
     const Tensor numbers = copied(operand_.numbers, f32);
     Tensor values = empty_like(numbers);
-    backend_for(numbers).binary(call_of<BinaryFormulas>(formula::Mul{}), numbers, factors(),
-                                values);
+    const auto multiply = [&](const Tensor& x, const Tensor& by) {
+      backend_for(numbers).binary(call_of<BinaryFormulas>(formula::Mul{}), x, by, values);
+    };
+    multiply(numbers, factors());
+    if (operand_.whole.defined()) multiply(values, views::expand(operand_.whole, values.shape()));
     return dtype == f32 ? values : copied(values, dtype);
   }
   bool gives(DType /*dtype*/) const override { return false; }
@@ -249,10 +252,10 @@ class Scaled final : public PendingResult {
  private:
   /// Returns the factor of each number.
   Tensor factors() const {
-    const auto& [numbers, factor] = operand_;
+    const Tensor &numbers = operand_.numbers, &factor = operand_.factor;
     if (factor.rank() == 0) return views::expand(factor, numbers.shape());
     const int64_t rows = factor.size(0), blocks = factor.rank() == 1 ? 1 : factor.size(1),
-                  columns = numbers.size(-1), width = factor.rank() == 1 ? columns : f8_block;
+                  columns = numbers.size(-1), width = factor.rank() == 1 ? columns : operand_.block;
     const Tensor each =
         views::expand(views::reshaped(factor, {rows, blocks, 1}), {rows, blocks, width});
     return views::reshaped(
@@ -332,7 +335,9 @@ Tensor waiting_operand(const F8Operand& operand, DType dtype) {
 std::optional<F8Operand> f8_operand(const Tensor& x) {
   const auto waiting = std::dynamic_pointer_cast<const Scaled>(pending_of(x));
   if (!waiting) return {};
-  return F8Operand{seen_as(x, waiting->operand().numbers), waiting->operand().factor};
+  F8Operand operand = waiting->operand();
+  operand.numbers = seen_as(x, operand.numbers);
+  return operand;
 }
 
 // The cache: one list of free blocks for each size class. Large blocks are aligned to 2 MiB and

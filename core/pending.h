@@ -54,13 +54,16 @@ Tensor converted(const Tensor& x, DType dtype);
 /// narrower() one, else x itself.
 Tensor narrowest(const Tensor& x);
 
-/// An operand of a product that a GPU computes from f8 numbers: `numbers` (f8_e4m3 or f8_e5m2)
+/// An operand of a product that reads numbers and their scales: `numbers` (f8_e4m3 or f8_e5m2)
 /// times `factor`, f32 on the same device: a scalar, one for each row of numbers (all dimensions
-/// but the last), or [rows, blocks], one for each f8_block neighbors in a row.
+/// but the last), or [rows, blocks], one for each `block` neighbors in a row; times `whole`, an f32
+/// scalar, or undefined for 1.
+inline constexpr int64_t f8_block = 32;
 struct F8Operand {
   Tensor numbers, factor;
+  int64_t block = f8_block;
+  Tensor whole{};
 };
-inline constexpr int64_t f8_block = 32;
 /// Returns a tensor with the values of an operand, rounded to `dtype`, computed if they are read.
 Tensor waiting_operand(const F8Operand& operand, DType dtype);
 /// Returns the operand that x was made of, with numbers that are seen as x is; absent if x is

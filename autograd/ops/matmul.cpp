@@ -6,6 +6,8 @@
 #include <string>
 
 #include <halftone/autograd/ops/shape.h>
+#include <halftone/core/formulas.h>
+#include <halftone/core/pending.h>
 
 namespace halftone {
 
@@ -28,6 +30,61 @@ Tensor folded(const Tensor& x) {
   return views::reshaped(x, {x.shape()[0] * x.shape()[1], x.shape()[2]});
 }
 }  // namespace
+
+// Products of numbers with scales: core/formats/sums.h says how their rows look.
+
+Tensor detail::with_scales(const Tensor& numbers, const Tensor& scales, int64_t block) {
+  const int64_t rows = numbers.size(0), k = numbers.size(1), blocks = scales.size(1);
+  Tensor y = zeros({rows, blocks * (block + 1)}, f32, numbers.device());
+  const Tensor all = views::reshaped(y, {rows, blocks, block + 1});
+  const auto fill = [&](int64_t first, int64_t count, int64_t from, int64_t width) {
+    if (count == 0) return;
+    Tensor to = views::slice(views::slice(all, 1, first, count), 2, 0, width);
+    const Tensor part = views::slice(numbers, 1, from, count * width);
+    backend_for(numbers).copy(views::reshaped(part, {rows, count, width}), to);
+  };
+  const int64_t whole = k / block;
+  fill(0, whole, 0, block);
+  fill(whole, blocks - whole, whole * block, k - whole * block);
+  Tensor last = views::reshaped(views::slice(all, 2, block, 1), {rows, blocks});
+  backend_for(numbers).copy(scales, last);
+  return y;
+}
+
+/// Returns a matrix with its scales, along the last dimension.
+static Tensor with_own_scales(const F8Operand& operand, const Tensor& numbers) {
+  const Tensor& scales = operand.factor;
+  if (scales.rank() != 2 || scales.size(0) != numbers.size(0) || !numbers.is_contiguous())
+    fail<UsageError>("matmul", "the scales of ", described(numbers),
+                     " belong to rows of another dimension than the sum's. Quantize the operand "
+                     "for this product.");
+  return detail::with_scales(numbers, scales, operand.block);
+}
+
+void detail::multiply_scaled(const Tensor& a, const Tensor& b, const Tensor& bias,
+                             const Accumulator& accumulator, Tensor& c) {
+  Backend& backend = backend_for(a);
+  if (a.numel() == 0 || c.numel() == 0) return backend.matmul(a, b, bias, c);
+  const auto left = f8_operand(a), right = f8_operand(b);
+  if (!left || !right || left->block != accumulator.scaled || right->block != accumulator.scaled ||
+      a.rank() != 2 || b.rank() != 2)
+    fail<UsageError>("matmul", "this accumulator reads numbers and their scales, one for ",
+                     accumulator.scaled, " numbers, and an operand has none: ", described(a),
+                     " and ", described(b), ". Quantize both operands in such blocks.");
+  const MemoryScope scope(MemoryUse::workspace);
+  const Tensor rows = with_own_scales(*left, left->numbers),
+               columns = with_own_scales(*right, views::transpose(right->numbers, 0, 1));
+  Tensor sums = empty(c.shape(), f32, c.device());
+  backend.matmul_accumulating(rows, views::transpose(columns, 0, 1), {}, accumulator, sums);
+  const auto multiply = call_of<BinaryFormulas>(formula::Mul{});
+  Tensor whole = empty({}, f32, c.device());
+  backend.binary(multiply, left->whole, right->whole, whole);
+  backend.binary(multiply, sums, views::expand(whole, sums.shape()), sums);
+  if (bias.defined())
+    backend.binary(call_of<BinaryFormulas>(formula::Add{}), sums,
+                   views::expand(converted(bias, f32), sums.shape()), sums);
+  backend.copy(sums, c);
+}
 
 double Matmul::flops(std::span<const Tensor> inputs) {
   const Tensor &x = inputs[0], &y = inputs[1];

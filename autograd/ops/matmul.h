@@ -25,12 +25,20 @@ inline Tensor matrix_layout(const Tensor& x) {
 inline Tensor transposed(const Tensor& x) {
   return views::transpose(x, x.rank() - 2, x.rank() - 1);
 }
+/// Returns a matrix whose rows are those of `numbers` [rows, k] with a scale after each `block` of
+/// them, as an accumulator with scales reads them: f32, a multiple of block + 1 columns. scales:
+/// f32 [rows, blocks]. Numbers of a last block that are missing are 0.
+Tensor with_scales(const Tensor& numbers, const Tensor& scales, int64_t block);
+/// c = a b + bias, in an accumulator with scales. a and b: operands with scales for it along k
+/// (waiting_operand() in core/pending.h).
+void multiply_scaled(const Tensor& a, const Tensor& b, const Tensor& bias,
+                     const Accumulator& accumulator, Tensor& c);
 /// c = a b + bias, in an emulated accumulator if there is one (not for f64).
 inline void multiply(const Tensor& a, const Tensor& b, const Tensor& bias,
                      const std::optional<Accumulator>& accumulator, Tensor& c) {
-  if (accumulator && a.dtype() != f64)
-    backend_for(a).matmul_accumulating(a, b, bias, *accumulator, c);
-  else backend_for(a).matmul(a, b, bias, c);
+  if (!accumulator || a.dtype() == f64) return backend_for(a).matmul(a, b, bias, c);
+  if (accumulator->scaled > 0) return multiply_scaled(a, b, bias, *accumulator, c);
+  backend_for(a).matmul_accumulating(a, b, bias, *accumulator, c);
 }
 }  // namespace detail
 

@@ -8,6 +8,7 @@
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/core/device.h>
 #include <halftone/core/formats/number_format.h>
+#include <halftone/core/formats/sums.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::cpu {
@@ -150,7 +151,8 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
     return ReferenceBackend::matmul_accumulating(a, b, bias, accumulator, c);
   const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
   const Grid grid = grid_of(accumulator.grid, accumulator.rounding);
-  const int64_t chunk = accumulator.chunk > 0 ? accumulator.chunk : std::max<int64_t>(k, 1);
+  const Accumulator unit = sums::counting_scales(accumulator);
+  const int64_t chunk = unit.chunk > 0 ? unit.chunk : std::max<int64_t>(k, 1);
   const Tensor left = float_rows(a), right = float_rows(b);
   const int64_t a_step = left.strides()[left.rank() - 2],
                 b_step = right.strides()[right.rank() - 2];
@@ -166,7 +168,7 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
     const float* const b_rows = floats_of_matrix(right, batch) + column;
     for (int64_t first = 0; first < k; first += chunk) {
       std::fill_n(sums, count, 0.0f);
-      kernels.accumulate_on(accumulator, grid, a_row + first, std::min(chunk, k - first),
+      kernels.accumulate_on(unit, grid, a_row + first, std::min(chunk, k - first),
                             b_rows + first * b_step, b_step, sums, count);
       kernels.accumulate(sums, totals, count);
     }

@@ -109,7 +109,8 @@ void CpuBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) 
   if (x.numel() == 0 || scalar_or(call.skip, 0) != 0) return;
   const QuantizeNumbers n = numbers_of(call.quantizer);
   const bool wide_inner = n.inner_levels > 0 && n.columns > simd::most_columns_of_inner;
-  if (n.table_count > 0 || wide_inner) return ReferenceBackend::quantize(x, call, y);
+  if (n.table_count > 0 || wide_inner || call.factor.defined())
+    return ReferenceBackend::quantize(x, call, y);
   if (n.per == Scaling::Per::block) return quantize_blocks(n, call, x, y);
   Scale scale;
   if (n.per == Scaling::Per::tensor)

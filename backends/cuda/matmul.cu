@@ -219,6 +219,22 @@ __global__ void scale_kernel(const float* sum, int64_t length, const float* a, c
   }
 }
 
+/// Return one matrix of a batch; a batch of one matrix serves every product.
+Tensor matrix_of(const Tensor& x, int64_t i) {
+  const Shape shape{x.size(1), x.size(2)};
+  return x.view_as(shape, {x.strides()[1], x.strides()[2]},
+                   x.offset() + (x.size(0) > 1 ? i * x.strides()[0] : 0));
+}
+F8Operand matrix_of(const F8Operand& x, int64_t i) {
+  F8Operand one = x;
+  one.numbers = matrix_of(x.numbers, i);
+  if (x.factor.rank() > 0 && x.numbers.size(0) > 1) {
+    const int64_t rows = x.factor.size(0) / x.numbers.size(0);
+    one.factor = views::slice(x.factor, 0, i * rows, rows);
+  }
+  return one;
+}
+
 void multiply_f8(CudaBackend& backend, Context& context, const F8Operand& a, const F8Operand& b,
                  const Tensor& bias, Tensor& c) {
   const int ranks = std::max(a.factor.rank(), b.factor.rank());
@@ -290,13 +306,27 @@ void CudaBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Te
                                       const Accumulator& accumulator, Tensor& c) {
   using namespace cuda;
   if (c.numel() == 0) return;
-  if (const auto left = f8_operand(a), right = f8_operand(b); left && right && a.numel() > 0)
-    return multiply_f8(*this, context_, *left, *right, bias, c);
+  const auto left = f8_operand(a), right = f8_operand(b);
+  if (left.has_value() != right.has_value())
+    fail<UsageError>("matmul",
+                     "a product in hardware has one operand of f8 numbers, and a copy of "
+                     "the other: ",
+                     described(a), " and ", described(b),
+                     ". Give matrices of one batch size, or use \"compute\": \"f32\".");
+  if (left && right && a.numel() > 0) {
+    if (a.rank() == 2) return multiply_f8(*this, context_, *left, *right, bias, c);
+    for (int64_t i = 0; i < c.size(0); ++i) {
+      Tensor result = matrix_of(c, i);
+      multiply_f8(*this, context_, matrix_of(*left, i), matrix_of(*right, i), bias, result);
+    }
+    return;
+  }
   const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
-  launch(context_, accumulate_kernel, shape_for(context_, c.numel()), accumulator,
+  const Accumulator unit = sums::counting_scales(accumulator);
+  launch(context_, accumulate_kernel, shape_for(context_, c.numel()), unit,
          grid_of(accumulator.grid, accumulator.rounding),
-         accumulator.chunk > 0 ? int64_t(accumulator.chunk) : (k > 0 ? k : 1), Matrices(a),
-         Matrices(b), Operand(bias), bias.defined() ? bias.strides()[0] : int64_t(0), Operand(c),
+         unit.chunk > 0 ? int64_t(unit.chunk) : (k > 0 ? k : 1), Matrices(a), Matrices(b),
+         Operand(bias), bias.defined() ? bias.strides()[0] : int64_t(0), Operand(c),
          c.numel() / (m * n), m, n, k);
 }
 

@@ -127,7 +127,8 @@ __device__ int64_t quotient(int64_t a, int64_t b) {
 }
 
 /// Quantizes block b of `across` side by side in its band, one warp each. An f8 result has the
-/// numbers on the grid, and the factor of block b goes to given.factor[b].
+/// numbers on the grid; the factor of block b goes to given.factor[b], and what multiplies all of
+/// them to the place after these.
 template <bool plain, class T, class Y>
 __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArguments& given,
                                 const T* x, Y* y, int64_t rows, int64_t columns, int64_t across,
@@ -159,7 +160,8 @@ __device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArgument
           [&](int64_t i, int64_t j) { return widen(x[(row + i) * columns + column + j]); });
     if constexpr (sizeof(Y) == 1) {
       if (lane == 0) given.factor[block] = scale.out;
-      scale.out = 1;
+      if (lane == 0 && block == 0) given.factor[blocks] = 1 / level_of(n, amax_tensor).g;
+      scale.out = scale.tail = 1;
     }
     for (int64_t i = lane; i < width * height; i += warp_lanes) {
       const int64_t at = element(i);
@@ -191,11 +193,13 @@ __device__ void quantize_fours(const QuantizeNumbers& n, const QuantizeArguments
       largest = LargerBits{}(largest, __shfl_xor_sync(whole_warp, largest, half));
     const float amax = std::bit_cast<float>(magnitude_of_bits(largest));
     const int64_t row = n.row_level && inside ? quotient(four * 4, columns) : 0;
-    Scale scale = scale_of_block(n, amax, amax_above(n, given.amax, row));
+    const float amax_tensor = amax_above(n, given.amax, row);
+    Scale scale = scale_of_block(n, amax, amax_tensor);
     if constexpr (sizeof(Y) == 1) {
       if (inside && four * 4 % n.columns == 0)
         given.factor[quotient(four * 4, n.columns)] = scale.out;
-      scale.out = 1;
+      if (four == 0) given.factor[quotient(fours * 4, n.columns)] = 1 / level_of(n, amax_tensor).g;
+      scale.out = scale.tail = 1;
     }
     std::array<uint32_t, 4> words{};
     if (random) words = Philox::words(key.seed, key.offset + uint64_t(four));
@@ -397,8 +401,9 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
           launch(context_, fours_kernel<T, Y>, shape_for(context_, count / 4), n, given, from,
                  y.data<Y>(), columns, count / 4);
         else
-          launch(context_, blocks_kernel<true, T, Y>, shape_for(context_, blocks * warp_lanes), n,
-                 given, from, y.data<Y>(), rows, columns, across, blocks);
+          launch(context_, n.plain ? blocks_kernel<true, T, Y> : blocks_kernel<false, T, Y>,
+                 shape_for(context_, blocks * warp_lanes), n, given, from, y.data<Y>(), rows,
+                 columns, across, blocks);
       };
       if (y.dtype() == f8_e4m3) return usual.template operator()<Float8E4M3>();
       if (y.dtype() == f8_e5m2) return usual.template operator()<Float8E5M2>();
@@ -411,8 +416,7 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
       if (n.rows == 1 && n.columns <= warp_lanes)
         return launch(context_, row_blocks_kernel<T>, shape_for(context_, blocks), n, given, from,
                       to, columns, across, blocks);
-      launch(context_, blocks_kernel<false, T, T>, shape_for(context_, blocks * warp_lanes), n,
-             given, from, to, rows, columns, across, blocks);
+      usual.template operator()<T>();
     }
   });
 }

@@ -72,20 +72,27 @@ float as_magnitude(uint32_t bits) {
   return std::bit_cast<float>(bits > 0x7f800000u ? nan_magnitude : bits);
 }
 
-/// Quantizes blocks side by side, in rows [row, row + height).
+/// Quantizes blocks side by side, in rows [row, row + height). With call.factor the results are
+/// numbers on the grid.
 void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x, int64_t row,
                    int64_t height, const Tensor& y) {
-  const int64_t columns = x.size(-1);
+  const int64_t columns = x.size(-1), across = pieces_of(columns, n.columns);
   const float amax_above_blocks = amax_above(n, floats_of(call.amax), row);
+  if (call.factor.defined() && row == 0)
+    call.factor.data<float>()[call.factor.numel() - 1] = 1 / level_of(n, amax_above_blocks).g;
   Words words(call);
   for (int64_t column = 0; column < columns; column += n.columns) {
     const int64_t width = std::min<int64_t>(n.columns, columns - column);
     uint32_t largest = 0;
     for (int64_t r = row; r < row + height; ++r)
       largest = std::max(largest, largest_of(x, r * columns + column, 1, width));
-    const Scale scale = n.plain ? scale_of_block(n, as_magnitude(largest), amax_above_blocks)
-                                : scale_by_elements(n, call, x, row * columns + column, height,
-                                                    width, as_magnitude(largest));
+    Scale scale = n.plain ? scale_of_block(n, as_magnitude(largest), amax_above_blocks)
+                          : scale_by_elements(n, call, x, row * columns + column, height, width,
+                                              as_magnitude(largest));
+    if (call.factor.defined()) {
+      call.factor.data<float>()[row / n.rows * across + column / n.columns] = scale.out;
+      scale.out = scale.tail = 1;
+    }
     for (int64_t r = row; r < row + height; ++r) {
       const int64_t first = r * columns + column;
       if (n.inner_levels == 0) quantize_run(n, scale, words, x, first, width, y);
@@ -440,11 +447,12 @@ void ReferenceBackend::matmul_accumulating(const Tensor& a, const Tensor& b, con
   if (c.numel() == 0) return;
   const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
   const Grid grid = grid_of(accumulator.grid, accumulator.rounding);
+  const Accumulator unit = sums::counting_scales(accumulator);
   parallel_pieces(c.numel() / n, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t column = 0; column < n; ++column) {
         const int64_t batch = row / m;
-        float sum = sum_of_products(grid, accumulator, a, line_of(a, batch, row % m, -2, -1), b,
+        float sum = sum_of_products(grid, unit, a, line_of(a, batch, row % m, -2, -1), b,
                                     line_of(b, batch, column, -1, -2), k);
         if (bias.defined()) {
           float added;

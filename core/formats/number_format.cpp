@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <halftone/core/error.h>
+#include <halftone/core/formats/sums.h>
 
 namespace halftone {
 
@@ -194,10 +195,20 @@ constexpr Accumulator cut_to(int32_t products, int32_t fraction,
   return {.grid = grid, .rounding = Rounding::toward_zero, .fused = products, .fraction = fraction};
 }
 constexpr NumberFormat e8m13 = NumberFormat::ieee_like(8, 13);
+constexpr Accumulator with_scales(Accumulator unit, int32_t numbers, int32_t least_exponent) {
+  unit.scaled = numbers, unit.least_exponent = least_exponent;
+  return unit;
+}
+/// 64 products of e2m1. least_exponent: that of the scales.
+constexpr Accumulator by_scales(int32_t numbers, int32_t least_exponent) {
+  Accumulator unit = with_scales(cut_to(64, 35), numbers, least_exponent);
+  unit.align = Align::scales;
+  return unit;
+}
 
 // NVIDIA and CDNA 3: MMA-Sim at commit c785138, by architecture and instruction; the last two:
 // Intel's manual (core/formats/sums.h).
-constexpr std::array<NamedAccumulator, 15> machines{{
+constexpr std::array<NamedAccumulator, 18> machines{{
     {"v100-mma", "f16", cut_to(4, 23)},
     {"a100-mma", "f16, bf16", cut_to(8, 24)},
     {"a100-mma-tf32", "tf32", cut_to(4, 24)},
@@ -209,7 +220,10 @@ constexpr std::array<NamedAccumulator, 15> machines{{
     {"h100-wgmma-f8", "e4m3, e5m2", cut_to(32, 13, e8m13)},
     {"b200-tcgen05", "f16, bf16", cut_to(16, 25)},
     {"b200-tcgen05-tf32", "tf32", cut_to(8, 25)},
-    {"b200-tcgen05-f8", "e4m3, e5m2, MX", cut_to(32, 25)},
+    {"b200-tcgen05-f8", "e4m3, e5m2", cut_to(32, 25)},
+    {"b200-tcgen05-mxf8", "e4m3, blocks of 32", with_scales(cut_to(32, 25), 32, -6)},
+    {"b200-tcgen05-mxf4", "e2m1, blocks of 32", by_scales(32, -127)},
+    {"b200-tcgen05-nvf4", "e2m1, blocks of 16", by_scales(16, -6)},
     {"mi300-mfma", "f16, bf16", {.fused = 8, .align = Align::apart}},
     {"avx512-bf16", "bf16", {.fused = 2, .align = Align::in_order}},
     {"amx-bf16", "bf16", {.fused = 32, .align = Align::halves}},
@@ -233,12 +247,24 @@ void check_accumulator(std::string_view op, const Accumulator& accumulator) {
   if (fused > 0 && accumulator.chunk % fused != 0)
     fail<UsageError>(op, "an accumulator adds up chunks of ", accumulator.chunk, " in steps of ",
                      fused, ". Choose a multiple.");
-  if (accumulator.fraction < 1 || accumulator.fraction > 40)
+  const bool by_scales = accumulator.align == Align::scales;
+  const int most = by_scales ? 38 : 40, least = by_scales ? -127 : -126;
+  if (accumulator.fraction < 1 || accumulator.fraction > most)
     fail<UsageError>(op, "an accumulator keeps ", accumulator.fraction,
-                     " fraction bits. Choose 1 to 40.");
-  if (accumulator.least_exponent < -126 || accumulator.least_exponent > 0)
+                     " fraction bits. Choose 1 to ", most, ".");
+  if (accumulator.least_exponent < least || accumulator.least_exponent > 0)
     fail<UsageError>(op, "the least exponent of an accumulator's operands is ",
-                     accumulator.least_exponent, ". Choose -126 to 0.");
+                     accumulator.least_exponent, ". Choose ", least, " to 0.");
+  const int scaled = accumulator.scaled;
+  if (scaled < 0 || scaled > 64 || (scaled > 0 && (fused == 0 || fused % scaled != 0)))
+    fail<UsageError>(op, "a scale is for ", scaled, " numbers, and a step of an accumulator adds ",
+                     fused, " products. Choose a number that divides the step's.");
+  if (scaled > 0 && accumulator.align != Align::largest && !by_scales)
+    fail<UsageError>(op, "an accumulator with \"", name(accumulator.align),
+                     "\" has operands with scales. Use \"largest\" or \"scales\".");
+  if (by_scales && (scaled == 0 || scaled % sums::exact_products != 0))
+    fail<UsageError>(op, "a scale is for ", scaled, " numbers, and \"scales\" adds up ",
+                     sums::exact_products, " products exactly. Choose a multiple.");
   const bool by_itself = accumulator.align == Align::in_order || accumulator.align == Align::halves;
   if (fused > 0 && by_itself &&
       (accumulator.grid != formats::f32 || accumulator.rounding != Rounding::nearest_even))

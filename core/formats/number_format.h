@@ -378,10 +378,12 @@ enum class Align : uint8_t {
             // far, to 24, are then aligned and floored: CDNA 3
   in_order,  // one fused multiply-add after the other, subnormals are 0: AVX512-BF16
   halves,  // even and odd products apart, each in order from 0; then the sum of both is added: AMX
+  scales,  // as `largest`, but 16 products add up exactly first, and the exponents are those of
+           // their scales: NVIDIA's e2m1
 };
 template <>
-inline constexpr std::array<std::string_view, 4> words_of<Align>{"largest", "apart", "in_order",
-                                                                 "halves"};
+inline constexpr std::array<std::string_view, 5> words_of<Align>{"largest", "apart", "in_order",
+                                                                 "halves", "scales"};
 
 /// Describes how sums are rounded. Within a chunk sum = on(sum + a_k b_k), in order of k, where
 /// on() rounds to `grid`; the product and the sum inside are floats rounded to nearest. With
@@ -393,8 +395,10 @@ struct Accumulator {
   int32_t chunk = 0;  // 0: all of k is one chunk
   int32_t fused = 0;  // products of a step, up to 64; 0: one term after the other
   Align align = Align::largest;
-  int32_t fraction = 25;          // of Align::largest, up to 40
-  int32_t least_exponent = -126;  // of operands: smaller ones are subnormal
+  int32_t fraction = 25;          // of Align::largest, up to 40, and of Align::scales, up to 38
+  int32_t least_exponent = -126;  // of operands (of Align::scales: their scales): smaller ones are
+                                  // subnormal
+  int32_t scaled = 0;  // the numbers of an operand that share a scale (F8Operand); 0: none do
   bool operator==(const Accumulator&) const = default;
 };
 
@@ -409,7 +413,8 @@ std::span<const NamedAccumulator> named_accumulators();
 const Accumulator* accumulator_named(std::string_view name);
 
 /// Throws UsageError naming `op` for an invalid grid, stochastic rounding, a field out of range, a
-/// chunk that `fused` does not divide, and Align::in_order or halves without f32 and nearest_even.
+/// chunk that `fused` does not divide, Align::in_order or halves without f32 and nearest_even, and
+/// a field `scaled` that does not fit the others.
 void check_accumulator(std::string_view op, const Accumulator& accumulator);
 
 #if defined(__CUDA_ARCH__)

@@ -776,8 +776,51 @@ std::optional<F8Kind> f8_kind(const Quantizer& quantizer) {
   return {};
 }
 
+bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
+  const NumberFormat &grid = quantizer.grid, &scale = scaling.scale_format;
+  const Quantizer plain{.grid = grid,
+                        .rounding = quantizer.rounding,
+                        .random = quantizer.random,
+                        .saturation = quantizer.saturation,
+                        .scaling = scaling};
+  const bool scaled = scaling.per == Scaling::Per::block && scaling.columns == accumulator.scaled &&
+                      scaling.inner == Scaling{}.inner && !scaling.learned && !scaling.row_level;
+  if (quantizer != plain || !scaled || scale.significand_bits > 4) return false;
+  if (accumulator.align == Align::scales) return grid == formats::e2m1;
+  return grid == formats::e4m3 || grid == formats::e5m2;
+}
+
+/// Returns the same as rows of blocks. Blocks of several rows have a factor for each row.
+static F8Operand as_rows_of_blocks(const Tensor& x, const QuantizeCall& call) {
+  const Scaling& scaling = call.quantizer.scaling;
+  const auto pieces = [](int64_t n, int64_t size) { return (n + size - 1) / size; };
+  const int64_t columns = x.rank() > 0 ? x.size(-1) : 1, rows = x.numel() / columns;
+  const int64_t bands = pieces(rows, scaling.rows), across = pieces(columns, scaling.columns);
+  QuantizeCall own = call;
+  own.factor = empty({bands * across + 1}, f32, x.device());
+  F8Operand result{
+      .numbers =
+          empty(x.shape(), call.quantizer.grid == formats::e5m2 ? f8_e5m2 : f8_e4m3, x.device()),
+      .factor = own.factor.view_as({bands, across}, {across, 1}, 0),
+      .block = scaling.columns,
+      .whole = own.factor.view_as({}, {}, bands * across)};
+  run(views::contiguous(x), own, result.numbers);
+  if (scaling.rows > 1) {
+    const Shape each{bands, scaling.rows, across};
+    const Tensor all =
+        views::reshaped(views::expand(views::reshaped(result.factor, {bands, 1, across}), each),
+                        {bands * scaling.rows, across});
+    result.factor = views::slice(all, 0, 0, rows);
+  }
+  return result;
+}
+
 F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
-  const auto [dtype, scales] = *f8_kind(call.quantizer);
+  const auto kind = f8_kind(call.quantizer);
+  if (x.numel() > 0 && (!kind || kind->scales == F8Scales::blocks))
+    return as_rows_of_blocks(x, call);
+  const auto [dtype, scales] = kind.value_or(F8Kind{f8_e4m3, F8Scales::blocks});
   const Device device = x.device();
   QuantizeCall whole = call;
   if (any_order(call.quantizer) && x.is_dense()) {
@@ -790,13 +833,13 @@ F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
                 rows = numel_of(x.shape()) / std::max(columns, int64_t(1));
   switch (scales) {
     case F8Scales::tensor: whole.factor = ones({}, f32, device); break;
-    case F8Scales::rows: whole.factor = empty({rows}, f32, device); break;
-    case F8Scales::blocks:
-      whole.factor = empty({rows, (columns + f8_block - 1) / f8_block}, f32, device);
+    case F8Scales::rows: whole.factor = empty({rows + 1}, f32, device); break;
+    case F8Scales::blocks: return {empty(x.shape(), dtype, device), zeros({rows, 0}, f32, device)};
   }
   Tensor numbers = empty(x.shape(), dtype, device);
   run(views::contiguous(x), whole, numbers);
-  return {numbers, whole.factor};
+  const bool per_row = scales == F8Scales::rows;
+  return {numbers, per_row ? whole.factor.view_as({rows}, {1}, 0) : whole.factor};
 }
 
 void quantize_in_place(const Tensor& x, const QuantizeCall& call) {

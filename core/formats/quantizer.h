@@ -237,8 +237,10 @@ struct QuantizeCall {
   Tensor scale{};  // s, if scaling is from history
   /// the average that quantizer.average reads: f32, of x's shape and device; undefined: x itself
   Tensor average{};
-  Tensor skip{};    // if it is not 0, y does not change; may be undefined
-  Tensor factor{};  // of an f8 result: receives the factors of its numbers (F8Operand)
+  Tensor skip{};  // if it is not 0, y does not change; may be undefined
+  /// of an f8 result: receives the factors of its numbers (F8Operand); with blocks, `whole` comes
+  /// after them
+  Tensor factor{};
   Tensor survey{};  // for quantized(): the row (core/formats/survey.h) to add to; may be undefined
   /// key of stochastic rounding: element row * columns + column uses that word of the key; scales
   /// of blocks and signs of rotations have streams of their own
@@ -556,9 +558,14 @@ struct F8Kind {
 /// Returns how a product in hardware reads the numbers of a quantizer. Absent: its grid or its
 /// scales are others, or it does more than to scale and to round.
 std::optional<F8Kind> f8_kind(const Quantizer& quantizer);
-/// Returns x as an operand of a product in hardware; the quantizer has an f8_kind(), x is on a GPU
-/// that has f8_sums(). Rows are along x's last dimension. Its values before they are rounded to x's
-/// dtype are quantized(). Throws UsageError for rows above Scaling::whole_row.
+/// Returns whether a product in this accumulator can read the numbers and the scales of a
+/// quantizer: it does no more than to scale and to round, and each accumulator.scaled numbers of a
+/// row have a scale of at most 4 significant bits. With Align::scales the numbers are e2m1.
+bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer);
+/// Returns x as an operand of a product that reads numbers and scales. The quantizer has an
+/// f8_kind() and x is on a GPU that has f8_sums(), or it has_scales_for() an accumulator. Rows are
+/// along x's last dimension. Its values before they are rounded to x's dtype are quantized().
+/// Throws UsageError for rows above Scaling::whole_row.
 F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call);
 
 /// Returns the largest number of a format over its smallest positive one: 7 for int4.

@@ -10,13 +10,19 @@
 //             same source.
 //   in_order  Fused multiply-adds; of each two products the second comes first. Subnormal operands
 //             and results are 0. VDPBF16PS of AVX512-BF16: Intel's manual.
+//   scales    The operands are numbers with scales of blocks. 16 products add up exactly; the sum
+//             times both scales is aligned as in `largest`, by the sum of the scales' exponents
+//             alone. NVIDIA's e2m1 with scales of blocks: MMA-Sim.
 //   halves    The even and the odd products are added up from 0, each by fused multiply-adds, then
 //             to each other, then to the sum so far. Subnormals are 0. TDPBF16PS of AMX: Intel's
 //             manual.
 //
-// After `largest` and `apart` the exact result is rounded to the accumulator's grid. All of it is
-// double arithmetic without an error: a product of floats has 48 bits, a cut sum fewer than 50.
-// NaN results are one pattern.
+// After `largest`, `scales` and `apart` the exact result is rounded to the accumulator's grid. All
+// of it is double arithmetic without an error: a product of floats has 48 bits, a cut sum fewer
+// than 50. NaN results are one pattern.
+//
+// With Accumulator::scaled (n), a row of an operand is n numbers, their scale, the next n numbers,
+// their scale, and so on; exponents of `largest` have those of both scales added.
 #pragma once
 
 #include <halftone/core/formats/number_format.h>
@@ -131,10 +137,59 @@ struct Factors {
   float a, b;
 };
 
+/// Returns a unit whose steps and chunks include the scales in a row of an operand.
+HT_HD constexpr Accumulator counting_scales(Accumulator unit) {
+  if (unit.scaled == 0) return unit;
+  unit.chunk = unit.chunk / unit.scaled * (unit.scaled + 1);
+  unit.fused = unit.fused / unit.scaled * (unit.scaled + 1);
+  return unit;
+}
+/// The products that Align::scales adds up exactly.
+inline constexpr int32_t exact_products = 16;
+/// The least exponent of scales that are powers of two, e8m0.
+inline constexpr int32_t least_of_scales = -127;
+
+/// Returns the sum after a step whose operands have scales. unit: from counting_scales(); count: a
+/// multiple of unit.scaled + 1.
+template <Rounding rounding, class Term>
+HT_HD float scaled_step(const Accumulator& unit, const Grid& grid, int32_t count, float sum,
+                        const Term& term) {
+  const bool exact = unit.align == Align::scales;
+  const int32_t numbers = unit.scaled, least = exact ? unit.least_exponent : least_of_scales;
+  int32_t most = exponent_of(sum, -126);
+  for (int32_t first = 0; first < count; first += numbers + 1) {
+    const Factors scales = term(first + numbers);
+    const int32_t of_scales = exponent_of(scales.a, least) + exponent_of(scales.b, least);
+    if (exact) most = of_scales > most ? of_scales : most;
+    for (int32_t i = first; i < first + numbers && !exact; ++i) {
+      const int32_t exponent = exponent_of(term(i).a, unit.least_exponent) +
+                               exponent_of(term(i).b, unit.least_exponent) + of_scales;
+      most = exponent > most ? exponent : most;
+    }
+  }
+  const Place place = place_of(most, unit.fraction);
+  double total = cut(rounded_product(double(sum), place.in));
+  for (int32_t first = 0; first < count; first += numbers + 1) {
+    const Factors scales = term(first + numbers);
+    const double both = rounded_product(double(scales.a), double(scales.b));
+    const int32_t together = exact ? exact_products : 1;
+    for (int32_t i = first; i < first + numbers; i += together) {
+      double products = 0;
+      for (int32_t j = i; j < i + together; ++j)
+        products += rounded_product(double(term(j).a), double(term(j).b));
+      total += cut(rounded_product(rounded_product(products, both), place.in));
+    }
+  }
+  total = rounded_product(total, place.out);
+  return visit_result<rounding>(
+      grid, [&]<bool floats>() { return rounded<rounding, floats>(grid, total); });
+}
+
 /// Returns the sum after one step. term(i): the factors of product i < count.
 template <Rounding rounding, class Term>
 HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float sum,
                  const Term& term) {
+  if (unit.scaled > 0) return scaled_step<rounding>(unit, grid, count, sum, term);
   if (unit.align == Align::in_order) {
     for (int32_t i = 0; i < count; i += 2) {
       if (i + 1 < count) sum = multiplied_and_added(term(i + 1).a, term(i + 1).b, sum);
@@ -171,7 +226,8 @@ HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float
 }
 
 /// Returns the sum after `count` more products, added in steps or one after the other. `count` is a
-/// multiple of unit.fused, unless these are the last products. term(i): Factors.
+/// multiple of unit.fused, unless these are the last products. term(i): Factors. With scales, unit
+/// is from counting_scales(), and they count as products.
 template <Rounding rounding, class Term>
 HT_HD float added(const Accumulator& unit, const Grid& grid, int64_t count, float sum,
                   const Term& term) {

@@ -68,14 +68,16 @@ def round_to(x, format, rounding="nearest_even", seed=None):
     return _straight_through(x, rounded)
 
 
-def matmul(a, b, accumulate):
+def matmul(a, b, accumulate, scales=None):
     """Returns the product of two matrices, added up as a machine adds.
 
     accumulate: a name of accumulators(), or an object as "accumulate" in a policy file. a, b: numpy arrays, tensors of
     PyTorch or lists, of floats, which are taken as f32. Returns f32, of a's kind. Raises UsageError for an unknown name.
+    scales: for accumulators of numbers with scales of blocks, those of a, [m, blocks], and of b, [blocks, n].
     """
     with on_device_of(a):
         left, left_dtype, _ = to_numpy(a, "matmul")
         right, right_dtype, _ = to_numpy(b, "matmul")
-        y = _native.matmul(left, left_dtype, right, right_dtype, json.dumps(accumulate))
+        own = scales and [to_numpy(x, "matmul")[:2] for x in scales]
+        y = _native.matmul(left, left_dtype, right, right_dtype, json.dumps(accumulate), own)
     return torch_over(y) if is_torch(a) else y

@@ -3,9 +3,11 @@
 #include <optional>
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/ops/matmul.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
@@ -203,16 +205,55 @@ Accumulator accumulator_in(const std::string& json) {
   return *policy::read_text(text, "accumulator").rules.rules.at(0).accumulate;
 }
 
+/// Returns a matrix with its scales as the accumulator reads them: rows along the sum. Throws
+/// UsageError for numbers and scales that no such machine has.
+Tensor with_scales(std::string_view which, const Tensor& numbers, const Tensor& scales,
+                   const Accumulator& accumulator) {
+  const int64_t block = accumulator.scaled;
+  const Shape wanted{numbers.size(0), (numbers.size(1) + block - 1) / block};
+  const auto as_given = [&](const Shape& s) { return which == "a" ? s : Shape{s[1], s[0]}; };
+  if (scales.shape() != wanted)
+    fail<ShapeError>("matmul", "the scales of ", which, " are ", as_given(scales.shape()),
+                     ". Give ", as_given(wanted), ", one for ", block, " numbers along the sum.");
+  const auto require = [&](const Tensor& x, const std::vector<NumberFormat>& formats, bool negative,
+                           const char* what, const char* names) {
+    const std::vector<float> values = x.to_vector<float>();
+    for (const NumberFormat& format : formats)
+      if (std::ranges::all_of(values, [&](float v) {
+            return std::isnan(v) || (round_to(format, v) == v && (negative || v >= 0));
+          }))
+        return;
+    fail<UsageError>("matmul", what, " of ", which, " are not all on the grid of ", names, ".");
+  };
+  if (accumulator.align == Align::scales)
+    require(numbers, {formats::e2m1}, true, "numbers", "e2m1");
+  else require(numbers, {formats::e4m3, formats::e5m2}, true, "numbers", "e4m3 or e5m2");
+  require(scales, {formats::e4m3, formats::e8m0}, false, "scales", "e4m3 or e8m0");
+  return detail::with_scales(numbers, scales, block);
+}
+
 nb::object added_up(const Array& left, const std::string& left_dtype, const Array& right,
-                    const std::string& right_dtype, const std::string& accumulate) {
+                    const std::string& right_dtype, const std::string& accumulate,
+                    const std::optional<std::vector<std::pair<Array, std::string>>>& scales) {
   const Accumulator accumulator = accumulator_in(accumulate);
+  if ((accumulator.scaled > 0) != scales.has_value())
+    fail<UsageError>("matmul", "this accumulator reads ",
+                     scales ? "no scales. Multiply the numbers by them."
+                            : "numbers and their scales. Give scales=(of a, of b).");
   const Tensor a = borrowed(left, left_dtype), b = borrowed(right, right_dtype);
-  for (const Tensor& x : {a, b})
+  std::vector<Tensor> given_ones{a, b};
+  if (scales)
+    for (const auto& [array, dtype] : *scales) given_ones.push_back(borrowed(array, dtype));
+  if (given_ones.size() != (scales ? 4 : 2))
+    fail<UsageError>("matmul", given_ones.size() - 2,
+                     " arrays of scales. Give scales=(of a, of b).");
+  for (const Tensor& x : given_ones) {
     if (x.rank() != 2)
-      fail<ShapeError>("matmul", "an operand is ", described(x), ". Give two matrices.");
-  if (a.device() != b.device())
-    fail<DeviceError>("matmul", "the operands are on ", a.device(), " and ", b.device(),
-                      ". Move one: x.to(device).");
+      fail<ShapeError>("matmul", "an operand is ", described(x), ". Give matrices.");
+    if (a.device() != x.device())
+      fail<DeviceError>("matmul", "the operands are on ", a.device(), " and ", x.device(),
+                        ". Move one: x.to(device).");
+  }
   if (a.size(1) != b.size(0))
     fail<ShapeError>("matmul", "inner sizes differ: ", described(a), " and ", described(b),
                      "; a.shape[1] must equal b.shape[0].");
@@ -220,7 +261,16 @@ nb::object added_up(const Array& left, const std::string& left_dtype, const Arra
   {
     const OthersRun others(a);
     const NoGrad not_recorded;
-    c = Matmul::product(a.to(f32), b.to(f32), f32, accumulator);
+    if (scales) {
+      const Tensor of_a = given_ones[2].to(f32), of_b = given_ones[3].to(f32);
+      c = empty({a.size(0), b.size(1)}, f32, a.device());
+      const Tensor rows = with_scales("a", a.to(f32), of_a, accumulator),
+                   columns = with_scales("b", transpose(b, 0, 1).to(f32), transpose(of_b, 0, 1),
+                                         accumulator);
+      backend_for(a).matmul_accumulating(rows, transpose(columns, 0, 1), {}, accumulator, c);
+    } else {
+      c = Matmul::product(a.to(f32), b.to(f32), f32, accumulator);
+    }
   }
   return given(c);
 }
@@ -373,7 +423,7 @@ void add_numbers(nb::module_& module) {
       nb::arg("x"), nb::arg("dtype"), nb::arg("axis"), nb::arg("quantizer"),
       nb::arg("rounding").none(), nb::arg("seed").none());
   module.def("matmul", added_up, nb::arg("a"), nb::arg("a_dtype"), nb::arg("b"), nb::arg("b_dtype"),
-             nb::arg("accumulate"));
+             nb::arg("accumulate"), nb::arg("scales").none());
   module.def(
       "accumulators",
       [] {

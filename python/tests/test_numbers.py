@@ -260,3 +260,30 @@ def test_matmul():
         ht.matmul(a, b, "h100-mm")
     with pytest.raises(ht.ShapeError, match=r"a.shape\[1\] must equal b.shape\[0\]"):
         ht.matmul(a, a, "h100-mma")
+
+
+def test_products_of_numbers_with_scales_add_up_as_a_b200_does():
+    a, b = np.full((2, 40), 6, np.float32), np.full((40, 3), -1.5, np.float32)
+    of_a, of_b = np.full((2, 3), 0.5, np.float32), np.full((3, 3), 2, np.float32)
+    of_a[:, 2] = 0.375
+    wanted = -9 * (32 + 8 * 0.75)
+    assert ht.matmul(a, b, "b200-tcgen05-nvf4", scales=(of_a, of_b)).tolist() == [[wanted] * 3] * 2
+    # In the second step 1 - 1 leaves of the sum before what is at least 2^-35 of the scales there.
+    left, right = np.zeros((1, 128), np.float32), np.ones((128, 1), np.float32)
+    left[0, [0, 64, 96]] = [1, 1, -1]
+    for exponent, kept in ((-17, 2**-34), (-18, 0)):
+        scales = np.float32([[2.0**exponent, 1, 1, 1]])
+        assert ht.matmul(left, right, "b200-tcgen05-mxf4", scales=(scales, scales.T.copy())).tolist() == [[kept]]
+    with pytest.raises(ht.UsageError, match=r"reads numbers and their scales. Give scales=\(of a, of b\)"):
+        ht.matmul(a, b, "b200-tcgen05-nvf4")
+    with pytest.raises(ht.UsageError, match="reads no scales"):
+        ht.matmul(a, b, "h100-mma", scales=(of_a, of_b))
+    with pytest.raises(ht.ShapeError, match=r"scales of b are \[2, 3\]. Give \[3, 3\]"):
+        ht.matmul(a, b, "b200-tcgen05-nvf4", scales=(of_a, np.ones((2, 3), np.float32)))
+    with pytest.raises(ht.UsageError, match=r"1 arrays of scales. Give scales=\(of a, of b\)"):
+        ht.matmul(a, b, "b200-tcgen05-nvf4", scales=(of_a,))
+    assert ht.matmul(a, b, "b200-tcgen05-nvf4", scales=(of_a.tolist(), of_b.astype(np.float64))).tolist()[0][0] == wanted
+    with pytest.raises(ht.UsageError, match="numbers of a are not all on the grid of e2m1"):
+        ht.matmul(a + 1, b, "b200-tcgen05-nvf4", scales=(of_a, of_b))
+    with pytest.raises(ht.UsageError, match="scales of b are not all on the grid of e4m3 or e8m0"):
+        ht.matmul(a, b, "b200-tcgen05-nvf4", scales=(of_a, -of_b))

@@ -105,7 +105,7 @@ class Numbers {
 TEST_CASE("sums: steps of every matrix unit are exact sums of cut numbers") {
   for (const NamedAccumulator& machine : named_accumulators()) {
     Accumulator unit = machine.accumulator;
-    if (unit.align != Align::largest && unit.align != Align::apart) continue;
+    if (unit.scaled > 0 || (unit.align != Align::largest && unit.align != Align::apart)) continue;
     CAPTURE(machine.name);
     for (const auto& [bits, least] : {std::pair{8, -126}, {11, -14}, {4, -6}}) {
       unit.least_exponent = least;
@@ -135,6 +135,73 @@ TEST_CASE("sums: steps of every matrix unit are exact sums of cut numbers") {
       }
       CHECK(wrong == 0);
     }
+  }
+}
+
+/// A step whose operands have a scale after each unit.scaled numbers.
+float exact_scaled_step(const Accumulator& unit, const std::vector<float>& a,
+                        const std::vector<float>& b, float sum) {
+  const bool together = unit.align == Align::scales;
+  const auto block = std::size_t(unit.scaled) + 1;
+  const Exact before = exact_of(sum, -126);
+  std::vector<Exact> terms;
+  for (std::size_t first = 0; first < a.size(); first += block) {
+    const int least = together ? unit.least_exponent : -127;
+    const Exact x = exact_of(a[first + block - 1], least),
+                y = exact_of(b[first + block - 1], least);
+    for (std::size_t i = first; i + 1 < first + block; i += together ? 16 : 1) {
+      Exact term{0, x.exponent + y.exponent - 24, x.read + y.read};
+      for (std::size_t p = i; p < i + (together ? 16 : 1); ++p) {
+        term.significand += Whole(std::ldexp(double(a[p]) * double(b[p]), 24));
+        if (!together)
+          term.read +=
+              exact_of(a[p], unit.least_exponent).read + exact_of(b[p], unit.least_exponent).read;
+      }
+      // Scales have few bits.
+      term.significand *= (x.significand >> 12) * (y.significand >> 12), term.exponent += 24;
+      terms.push_back(term);
+    }
+  }
+  int most = before.read;
+  for (const Exact& term : terms) most = std::max(most, term.read);
+  const int place = most - unit.fraction;
+  Whole total = in_units(before.significand, before.exponent, place);
+  for (const Exact& term : terms) total += in_units(term.significand, term.exponent, place);
+  return to_float(total, place, 24, false);
+}
+
+TEST_CASE("sums: steps of operands with scales are exact sums of cut numbers") {
+  for (const NamedAccumulator& machine : named_accumulators()) {
+    const Accumulator unit = sums::counting_scales(machine.accumulator);
+    if (unit.scaled == 0) continue;
+    CAPTURE(machine.name);
+    const bool e2m1 = unit.align == Align::scales, powers = unit.scaled == 32;
+    const Grid grid = grid_of(unit.grid, unit.rounding);
+    Numbers numbers;
+    int64_t wrong = 0;
+    for (int i = 0; i < 20000; ++i) {
+      std::vector<float> a, b;
+      const int span = i % 3 == 0 ? 2 : i % 3 == 1 ? 12 : powers ? 60 : 8;
+      for (int p = 0; p < unit.fused; ++p)
+        for (std::vector<float>* const x : {&a, &b}) {
+          const bool scale = p % (unit.scaled + 1) == unit.scaled;
+          float next = scale  ? std::abs(numbers.next(powers ? 1 : 4, powers ? -127 : -6, span))
+                       : e2m1 ? numbers.next(2, 0, 2)
+                              : numbers.next(4, -6, i % 2 ? 8 : 2);
+          if (scale && powers && next == 0) next = i % 2 ? 0x1p-127f : 1.0f;
+          x->push_back(next);
+        }
+      const float sum = numbers.next(24, -126, span + i % 40);
+      const float wanted = exact_scaled_step(unit, a, b, sum);
+      const float got = visit_rounding(unit.rounding, [&]<Rounding r>() {
+        return sums::step<r>(unit, grid, unit.fused, sum, [&](int32_t p) {
+          return sums::Factors{a[std::size_t(p)], b[std::size_t(p)]};
+        });
+      });
+      wrong += std::bit_cast<uint32_t>(got) != std::bit_cast<uint32_t>(wanted) &&
+               !(got == 0 && wanted == 0);
+    }
+    CHECK(wrong == 0);
   }
 }
 

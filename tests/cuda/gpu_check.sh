@@ -63,7 +63,7 @@ if (($# > 1)); then # on the emulated GPU
     sections="fp8"
     run 0 WORKLOADS=mlp_tiny
     says '\| products of f8 numbers \| passed'
-    says 'test cases: +7 .* 0 failed'
+    says 'test cases: +8 .* 0 failed'
     says 'mlp_tiny +\S*json .*%'
   fi
   echo "as it should be"

@@ -139,6 +139,55 @@ TEST_CASE("products in hardware of blocks of 32 have the bits of the emulated on
         "\"f32\".");
 }
 
+/// x times another batch of matrices; the weight is for the optimizer.
+struct Batches final : nn::Module {
+  Tensor other{};
+  nn::Parameter weight{ones({2})};
+  Tensor operator()(const Tensor& x) const {
+    const CallScope scope(this);
+    return matmul(x, other);
+  }
+  void describe(nn::Fields& field) override { field("weight", weight); }
+};
+
+TEST_CASE("matrices of a batch in hardware have the bits of the emulated products") {
+  const std::optional<Device> gpu = f8_device();
+  if (!gpu) return;
+  const auto results = [&](const std::string& compute, const Shape& a_shape, const Shape& b_shape) {
+    manual_seed(5);
+    Batches model;
+    model.to(*gpu);
+    optim::Sgd optimizer(model.parameters(), optim::SgdOptions{.lr = 0.05});
+    const std::string grid =
+        R"({"format": "e4m3", "scale": {"per": "tensor", "power_of_two": true}})";
+    const std::string policy = R"({"halftone_policy": 1, "name": "p", "extends": "amp-bf16",
+      "rules": [{"match": {"op": "matmul"}, "accumulate": )" +
+                               sums_of(*gpu) + R"(, "compute": )" + compute + R"(, "input": )" +
+                               grid + R"(, "grad_output": )" + grid + "}]}";
+    amp::Training training = amp::apply(policy::read_text(policy, "p.json"), model, optimizer);
+    const auto operand = [&](const Shape& shape) {
+      return cast(cast(randn(shape), bf16), f32).to(*gpu).set_requires_grad();
+    };
+    const Tensor a = operand(a_shape);
+    model.other = operand(b_shape);
+    const Tensor y = training.forward(model, a);
+    training.backward(sum(y * y));
+    return std::vector<Tensor>{y, a.grad(), model.other.grad()};
+  };
+  for (const auto& [a, b] : {std::pair<Shape, Shape>{{2, 3, 32, 48}, {2, 3, 48, 16}},
+                             {{5, 7, 20}, {5, 20, 33}},
+                             {{3, 7, 20}, {20, 16}},
+                             {{3, 4, 16}, {1, 16, 8}}}) {
+    INFO(a, " x ", b);
+    const std::vector<Tensor> here = results(R"("hardware")", a, b),
+                              there = results(by_emulation, a, b);
+    for (std::size_t i = 0; i < here.size(); ++i) CHECK(equal_bits(here[i], there[i]));
+  }
+  CHECK(message_of<UsageError>([&] {
+          results(R"("hardware")", {2, 3, 4, 16}, {3, 16, 8});
+        }).starts_with("[matmul] a product in hardware has one operand of f8 numbers, and a copy"));
+}
+
 TEST_CASE("scales of rows may be any floats") {
   const std::optional<Device> gpu = f8_device();
   if (!gpu) return;

@@ -65,6 +65,33 @@ TEST_CASE("kernels: f8 numbers times their factors are the quantized values") {
           }
 }
 
+TEST_CASE("kernels: numbers times the scales of their blocks are the quantized values") {
+  Quantizer square = *quantizer_named("nvfp4"), chosen = square, corrected = square;
+  square.scaling.rows = 16;
+  chosen.scaling.targets = {6, 4};
+  corrected.scaling.corrected = true;
+  const Quantizer mxfp4 = *quantizer_named("mxfp4"), mxfp8 = *quantizer_named("mxfp8");
+  for (const DType dtype : {f32, bf16})
+    for (const Shape& shape : {Shape{3, 37}, Shape{35, 64}, Shape{2, 2, 48}})
+      for (Quantizer quantizer :
+           {*quantizer_named("nvfp4"), square, chosen, corrected, mxfp4, mxfp8})
+        for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic}) {
+          quantizer.rounding = rounding;
+          INFO(described(quantizer), ", ", shape, " ", dtype);
+          Accumulator unit{.fused = 64, .scaled = quantizer.scaling.columns};
+          unit.align = quantizer.grid == formats::e2m1 ? Align::scales : Align::largest;
+          CHECK(has_scales_for(unit, quantizer));
+          check_bits({spread(shape, dtype, false)}, {empty(shape, f32)},
+                     [&](Backend& backend, const Tensors& in, Tensors& out) {
+                       const QuantizeCall call{.quantizer = quantizer, .key = {5, 3}};
+                       const F8Operand apart = quantized_f8(in[0], call);
+                       const Tensor values = quantized(in[0].to(f32), call);
+                       backend.copy(waiting_operand(apart, f32), out[0]);
+                       CHECK(out[0].to_vector<float>() == values.to_vector<float>());
+                     });
+        }
+}
+
 TEST_CASE("kernels: quantizers give the reference's bits") {
   for (const DType dtype : {f32, f16, bf16})
     for (const Shape& shape :
@@ -291,9 +318,18 @@ TEST_CASE("kernels: products that add up as matrix units do") {
       CAPTURE(machine.name);
       Accumulator unit = machine.accumulator;
       unit.chunk = columns == 3 ? 0 : 2 * unit.fused;
-      Tensor a = randn({2, 5, 163}), b = randn({2, 163, columns});
+      const int64_t with_scale = unit.scaled + 1, k = unit.scaled > 0 ? 7 * with_scale : 163;
+      Tensor a = randn({2, 5, k}), b = randn({2, k, columns});
       for (int64_t i = 0; i < a.numel(); i += 9)
         a.data<float>()[i] = std::ldexp(1.5f, int(i % 50) - 30);
+      if (unit.scaled > 0)  // the last of each block is a scale
+        for (Tensor* const x : {&a, &b})
+          for (int64_t i = 0; i < x->numel(); ++i) {
+            const int64_t at = x == &a ? i % k : i / columns % k;
+            float& value = x->data<float>()[i];
+            value = at % with_scale == unit.scaled ? std::ldexp(1.25f, int(i % 60) - 30)
+                                                   : round_to(formats::e2m1, value);
+          }
       check_bits({a, b, randn({columns})}, {empty({2, 5, columns})},
                  [&](Backend& backend, const Tensors& in, Tensors& out) {
                    backend.matmul_accumulating(in[0], in[1], in[2], unit, out[0]);

@@ -1,10 +1,14 @@
-// "accumulate" on a convolution: three products with its windows.
+// "accumulate" on a convolution: three products with its windows; and on a linear layer whose
+// operands have scales of blocks.
 #include <doctest/doctest.h>
 
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/formats/sums.h>
+#include <halftone/core/pending.h>
 #include <halftone/nn/conv.h>
+#include <halftone/nn/layers.h>
 #include <halftone/optim/optimizers.h>
 
 #include "policy/policy_cases.h"
@@ -76,6 +80,87 @@ TEST_CASE("accumulate: a convolution in a short accumulator is the product with 
   const Tensor wanted = y + reshape(conv.bias, {1, 6, 1});
   CHECK(summed.y == floats(reshape(wanted, {3, 6, 9, 8})));
   CHECK(summed.y != plain.y);
+}
+
+// Operands with scales: the three products of a linear layer, from numbers and scales by loops.
+
+/// Returns a b^T, of rows of numbers with scales: each step of 64 products adds exactly and cuts to
+/// f32, which is what the unit does where all scales are near each other.
+std::vector<float> product_of(const F8Operand& a, const F8Operand& b) {
+  const int64_t k = a.numbers.size(1), rows = a.numbers.size(0), columns = b.numbers.size(0);
+  const auto values = [&](const F8Operand& x) {
+    F8Operand scaled = x;
+    scaled.whole = ones({});
+    return floats(waiting_operand(scaled, f32));
+  };
+  const std::vector<float> left = values(a), right = values(b);
+  const float whole = a.whole.item<float>() * b.whole.item<float>();
+  std::vector<float> c;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {
+      float sum = 0;
+      for (int64_t first = 0; first < k; first += 64) {
+        double step = sum;
+        for (int64_t p = first; p < std::min(k, first + 64); ++p)
+          step += double(left[std::size_t(i * k + p)]) * double(right[std::size_t(j * k + p)]);
+        sum = sums::cut_to_float(step);
+      }
+      c.push_back(sum * whole);
+    }
+  return c;
+}
+
+TEST_CASE("accumulate: a linear layer whose products read numbers and scales of blocks") {
+  for (const std::string name : {"mxf4", "nvf4"}) {
+    CAPTURE(name);
+    const std::string format = name == "mxf4" ? "mxfp4" : "nvfp4";
+    const Quantizer quantizer = *quantizer_named(format);
+    const auto text = [&](const std::string& input, const std::string& more) {
+      return R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules": [{"match":
+        {"op": "linear"}, "accumulate": "b200-tcgen05-)" +
+             name + R"(", "input": ")" + input + R"(", "weight": ")" + format +
+             R"(", "grad_output": ")" + format + '"' + more + "}]}";
+    };
+    const std::string for_backward = R"(, "input.backward": ")" + format +
+                                     R"(", "weight.backward": ")" + format +
+                                     R"(", "grad_output.weight": ")" + format + '"';
+    manual_seed(3);
+    nn::Sequential model(nn::Linear(100, 21));
+    auto& linear = static_cast<nn::Linear&>(model[0]);
+    optim::Sgd sgd(model.parameters(), {.lr = 0});
+    amp::Training training(policy::read_text(text(format, for_backward)), model, sgd);
+    const Tensor x = randn({70, 100}).set_requires_grad();
+    const Tensor y = training.forward(model, x), dy = randn(y.shape());
+    training.backward((y * dy).sum());
+    const NoGrad no_grad;
+    const auto apart = [&](const Tensor& t) { return quantized_f8(t, {.quantizer = quantizer}); };
+    const auto turned = [](const Tensor& t) { return transpose(t, 0, 1); };
+    const Tensor w = linear.weight.detach();
+    const Tensor wanted =
+        from_vector(product_of(apart(x.detach()), apart(w)), {70, 21}) + linear.bias;
+    CHECK(floats(y) == floats(wanted));
+    CHECK(floats(x.grad()) == product_of(apart(dy), apart(turned(w))));
+    CHECK(floats(linear.weight.grad()) == product_of(apart(turned(dy)), apart(turned(x.detach()))));
+
+    const auto refusal = [&](const std::string& rules) {
+      return test::message_of<UsageError>([&] {
+        nn::Sequential other(nn::Linear(100, 21));
+        optim::Sgd none(other.parameters(), {.lr = 0});
+        amp::Training refused(policy::read_text(rules), other, none);
+        refused.forward(other, x);
+      });
+    };
+    CHECK(refusal(text(format, "")) ==
+          "[policy t] 0/linear.0: \"input.backward\" is as used, " + described(quantizer) +
+              ", and the scales of backward run along another dimension. Give it a quantizer of "
+              "its own.");
+    CHECK(refusal(text("mxfp8", for_backward)) ==
+          "[policy t] 0/linear.0: \"b200-tcgen05-" + name +
+              "\" reads numbers and their scales, and \"input\" is " +
+              described(*quantizer_named("mxfp8")) +
+              ". Use e2m1 with e8m0 or e4m3 scales of blocks of " +
+              (name == "mxf4" ? "32." : "16."));
+  }
 }
 
 }  // namespace

@@ -585,8 +585,8 @@ TEST_CASE("products in hardware that no hardware has") {
         "[policy t] 0/linear.0: cpu has no products of f8 numbers in hardware. Use a GPU of sm_89, "
         "90 or 100 with cuBLASLt, or \"compute\": \"f32\", which emulates them anywhere.");
   CHECK(under(R"("match": {"op": "relu"})") ==
-        "[policy t] 1/relu.0: relu has no products in \"hardware\"; linear does. Name it in "
-        "\"match\".");
+        "[policy t] 1/relu.0: relu has no products in \"hardware\"; linear and matmul do. Name "
+        "them in \"match\".");
   CHECK(under(linear) ==
         "[policy t] 0/linear.0: \"hardware\" needs an \"accumulate\" that names how the GPU adds: "
         "\"l40-mma-f8\", \"h100-wgmma-f8\" or \"b200-tcgen05-f8\".");

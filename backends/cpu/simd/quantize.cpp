@@ -402,6 +402,59 @@ static void aligned_step(const Accumulator& unit, const Grid& grid, const float*
   });
 }
 
+/// The same for operands with scales: sums::scaled_step() for columns.
+template <Rounding rounding>
+static void scaled_step(const Accumulator& unit, const Grid& grid, const float* a, int32_t count,
+                        const float* b, int64_t b_step, float* y, int64_t n) {
+  const bool exact = unit.align == Align::scales;
+  const int32_t numbers = unit.scaled, together = exact ? sums::exact_products : 1;
+  const int32_t least = exact ? unit.least_exponent : sums::least_of_scales;
+  int32_t most[sum_width], of_scales[sum_width];
+  sums::Place places[sum_width] = {};
+  double totals[sum_width], both[sum_width];
+  for (int64_t j = 0; j < n; ++j) most[j] = sums::exponent_of(y[j], -126);
+  for (int32_t first = 0; first < count; first += numbers + 1) {
+    const int32_t exponent = sums::exponent_of(a[first + numbers], least);
+    const float* const scales = b + (first + numbers) * b_step;
+    for (int64_t j = 0; j < n; ++j) of_scales[j] = exponent + sums::exponent_of(scales[j], least);
+    if (exact)
+      for (int64_t j = 0; j < n; ++j) most[j] = of_scales[j] > most[j] ? of_scales[j] : most[j];
+    for (int32_t i = first; i < first + numbers && !exact; ++i) {
+      const int32_t of_number = sums::exponent_of(a[i], unit.least_exponent);
+      const float* const row = b + i * b_step;
+#pragma GCC ivdep
+      for (int64_t j = 0; j < n; ++j) {
+        const int32_t of_product =
+            of_number + sums::exponent_of(row[j], unit.least_exponent) + of_scales[j];
+        most[j] = of_product > most[j] ? of_product : most[j];
+      }
+    }
+  }
+  for (int64_t j = 0; j < n; ++j) places[j] = sums::place_of(most[j], unit.fraction);
+  for (int64_t j = 0; j < n; ++j) totals[j] = sums::cut(double(y[j]) * places[j].in);
+  for (int32_t first = 0; first < count; first += numbers + 1) {
+    const auto scale = double(a[first + numbers]);
+    const float* const scales = b + (first + numbers) * b_step;
+    for (int64_t j = 0; j < n; ++j) both[j] = scale * double(scales[j]);
+    for (int32_t i = first; i < first + numbers; i += together) {
+      // Few bits each: floats add them up without an error.
+      float products[sum_width] = {};
+      for (int32_t k = i; k < i + together; ++k) {
+        const float* const row = b + k * b_step;
+#pragma GCC ivdep
+        for (int64_t j = 0; j < n; ++j)
+          products[j] = rounded_sum(products[j], rounded_product(a[k], row[j]));
+      }
+      for (int64_t j = 0; j < n; ++j)
+        totals[j] += sums::cut(double(products[j]) * both[j] * places[j].in);
+    }
+  }
+  sums::visit_result<rounding>(grid, [&]<bool floats>() {
+    for (int64_t j = 0; j < n; ++j)
+      y[j] = sums::rounded<rounding, floats>(grid, totals[j] * places[j].out);
+  });
+}
+
 /// Adds the products of one row of b to columns.
 static void add_products(float a, const float* row, float* y, int64_t n) {
 #pragma GCC ivdep
@@ -426,7 +479,9 @@ static void halves_step(const float* a, int32_t count, const float* b, int64_t b
 template <Rounding rounding>
 static void fused_step(const Accumulator& unit, const Grid& grid, const float* a, int32_t count,
                        const float* b, int64_t b_step, float* y, int64_t n) {
+  if (unit.scaled > 0) return scaled_step<rounding>(unit, grid, a, count, b, b_step, y, n);
   switch (unit.align) {
+    case Align::scales:
     case Align::largest:
       return aligned_step<rounding, false>(unit, grid, a, count, b, b_step, y, n);
     case Align::apart: return aligned_step<rounding, true>(unit, grid, a, count, b, b_step, y, n);

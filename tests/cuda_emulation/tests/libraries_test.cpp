@@ -439,6 +439,27 @@ TEST_CASE("operands of f8 numbers are multiplied by cuBLASLt, others by the emul
   emulation::refuse_algorithms(0);
 }
 
+TEST_CASE("a step in hardware multiplies f8 numbers in forward and in backward") {
+  manual_seed(1);
+  nn::Sequential model(nn::Linear(32, 48), nn::Relu(), nn::Linear(48, 16));
+  model.to(Device::cuda());
+  optim::Sgd optimizer(model.parameters(), {.lr = 0.1});
+  amp::Training training(
+      policy::read_text(R"({"halftone_policy": 1, "name": "p", "extends": "amp-bf16", "rules": [
+        {"match": {"op": "linear"}, "compute": "hardware", "accumulate": "h100-wgmma-f8",
+         "input": "fp8_tensor", "weight": "fp8_tensor", "grad_output": "fp8_tensor"}]})"),
+      model, optimizer);
+  const Tensor x = randn({16, 32}).to(Device::cuda());
+  const auto done = [](const auto& work) {
+    const int64_t before = emulation::products_done();
+    work();
+    return emulation::products_done() - before;
+  };
+  Tensor loss;
+  CHECK(done([&] { loss = sum(training.forward(model, x)); }) == 2);
+  CHECK(done([&] { training.backward(loss); }) == 3);  // x needs no gradient
+}
+
 TEST_CASE("GPUs add products of f8 numbers as their architecture does, or have none") {
   const auto name_of = [](int major, int minor) -> std::string {
     emulation::set_compute_capability(major, minor);
