@@ -258,10 +258,19 @@ void Session::require_scales(const Entry& entry, const Treatment& treatment) con
                        ", and the scales of backward run along another dimension. Give it a "
                        "quantizer of its own.");
   };
-  for (const Role role :
-       {Role::input, Role::input_backward, Role::grad_output, Role::grad_output_weight})
-    require(role, 0);
-  for (const Role role : {Role::weight, Role::weight_backward}) require(role, 1);
+  // A product reads rotated numbers as they are.
+  const auto require_both = [&](Role a, Role b) {
+    const std::size_t of_b = b == Role::input_backward ? 0 : 1;
+    require(a, 0), require(b, of_b);
+    const Quantizer &left = *treatment.quantizer(a, 0), &right = *treatment.quantizer(b, of_b);
+    if (left.hadamard != right.hadamard || left.hadamard_signs != right.hadamard_signs)
+      fail<UsageError>(where_, entry.name, ": \"", policy::name(a), "\" is ", described(left),
+                       ", and \"", policy::name(b), "\" is ", described(right),
+                       ". Rotate both operands of a product alike, or none.");
+  };
+  require_both(Role::input, Role::weight);
+  require_both(Role::grad_output, Role::weight_backward);
+  require_both(Role::grad_output_weight, Role::input_backward);
 }
 
 /// Checks that an operation's products can have the operands and sums of a GPU.

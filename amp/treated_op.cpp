@@ -153,8 +153,12 @@ class TreatedOp final : public OpTap {
     for (const Measured& measured : call_.measured)
       if (measured.role == role) measure(measured, x, sums, input);
     const Tensor y = quantizes ? quantized_once(seen, x, sums) : x;
-    if (call_.observer && x.defined())
-      call_.observer->tensor(seen, as_it_came(seen, x), readable(y));
+    if (call_.observer && x.defined()) {
+      // The product reads rotated numbers; an observer sees them rotated back.
+      const bool turned = quantizes && quantizer->hadamard > 0 && f8_operand(y);
+      const Tensor after = turned ? quantized_along(x, sums, call_of(seen)) : readable(y);
+      call_.observer->tensor(seen, as_it_came(seen, x), after);
+    }
     return y;
   }
 
@@ -179,11 +183,15 @@ class TreatedOp final : public OpTap {
                                      [&] { return quantized_as(seen, x, sums); });
   }
 
+  QuantizeCall call_of(const Seen& seen) const {
+    return {.quantizer = *seen.quantizer,
+            .key = key_of(call_.seed, call_.offset, seen.role, seen.input),
+            .key_stride = uint64_t(1) << 34};
+  }
+
   Tensor quantized_as(const Seen& seen, const Tensor& x, Sums sums) const {
     const Quantizer& quantizer = *seen.quantizer;
-    QuantizeCall call{.quantizer = quantizer,
-                      .key = key_of(call_.seed, call_.offset, seen.role, seen.input),
-                      .key_stride = uint64_t(1) << 34};
+    QuantizeCall call = call_of(seen);
     const auto use = [&] { return name_of_use(seen.role, seen.input); };
     if (quantizer.scaling.from_history && quantizer.scaling.per == Scaling::Per::tensor)
       call.scale = call_.scales->scale_for(use(), quantizer, x, call_.notes);

@@ -783,7 +783,9 @@ bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer) 
                         .rounding = quantizer.rounding,
                         .random = quantizer.random,
                         .saturation = quantizer.saturation,
-                        .scaling = scaling};
+                        .scaling = scaling,
+                        .hadamard = quantizer.hadamard,
+                        .hadamard_signs = quantizer.hadamard_signs};
   const bool scaled = scaling.per == Scaling::Per::block && scaling.columns == accumulator.scaled &&
                       scaling.inner == Scaling{}.inner && !scaling.learned && !scaling.row_level;
   if (quantizer != plain || !scaled || scale.significand_bits > 4) return false;
@@ -791,8 +793,17 @@ bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer) 
   return grid == formats::e4m3 || grid == formats::e5m2;
 }
 
-/// Returns the same as rows of blocks. Blocks of several rows have a factor for each row.
+/// Returns the same as rows of blocks. Blocks of several rows have a factor for each row. Rotated
+/// numbers stay rotated.
 static F8Operand as_rows_of_blocks(const Tensor& x, const QuantizeCall& call) {
+  if (call.quantizer.hadamard > 0) {
+    Tensor turned = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).rotate(views::contiguous(x), rotation_of(call), turned);
+    Quantizer quantizer = call.quantizer;
+    quantizer.hadamard = 0;
+    return as_rows_of_blocks(
+        turned, {.quantizer = quantizer, .key = call.key, .key_stride = call.key_stride});
+  }
   const Scaling& scaling = call.quantizer.scaling;
   const auto pieces = [](int64_t n, int64_t size) { return (n + size - 1) / size; };
   const int64_t columns = x.rank() > 0 ? x.size(-1) : 1, rows = x.numel() / columns;

@@ -2,6 +2,7 @@
 // operands have scales of blocks.
 #include <doctest/doctest.h>
 
+#include <halftone/amp/policy_reader.h>
 #include <halftone/amp/training.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
@@ -116,14 +117,16 @@ TEST_CASE("accumulate: a linear layer whose products read numbers and scales of 
     const std::string format = name == "mxf4" ? "mxfp4" : "nvfp4";
     const Quantizer quantizer = *quantizer_named(format);
     const auto text = [&](const std::string& input, const std::string& more) {
-      return R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules": [{"match":
+      return R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "quantizers":
+        {"turned": {"like": ")" +
+             format + R"(", "hadamard": 16}}, "rules": [{"match":
         {"op": "linear"}, "accumulate": "b200-tcgen05-)" +
              name + R"(", "input": ")" + input + R"(", "weight": ")" + format +
              R"(", "grad_output": ")" + format + '"' + more + "}]}";
     };
-    const std::string for_backward = R"(, "input.backward": ")" + format +
-                                     R"(", "weight.backward": ")" + format +
-                                     R"(", "grad_output.weight": ")" + format + '"';
+    const std::string weight_backward = R"(, "weight.backward": ")" + format + '"',
+                      for_backward = weight_backward + R"(, "input.backward": "turned",
+                        "grad_output.weight": "turned")";
     manual_seed(3);
     nn::Sequential model(nn::Linear(100, 21));
     auto& linear = static_cast<nn::Linear&>(model[0]);
@@ -133,14 +136,20 @@ TEST_CASE("accumulate: a linear layer whose products read numbers and scales of 
     const Tensor y = training.forward(model, x), dy = randn(y.shape());
     training.backward((y * dy).sum());
     const NoGrad no_grad;
+    Quantizer rotated = quantizer;
+    rotated.hadamard = 16, rotated.hadamard_signs = policy::rotation_signs;
     const auto apart = [&](const Tensor& t) { return quantized_f8(t, {.quantizer = quantizer}); };
+    const auto turned_apart = [&](const Tensor& t) {
+      return quantized_f8(t, {.quantizer = rotated});
+    };
     const auto turned = [](const Tensor& t) { return transpose(t, 0, 1); };
     const Tensor w = linear.weight.detach();
     const Tensor wanted =
         from_vector(product_of(apart(x.detach()), apart(w)), {70, 21}) + linear.bias;
     CHECK(floats(y) == floats(wanted));
     CHECK(floats(x.grad()) == product_of(apart(dy), apart(turned(w))));
-    CHECK(floats(linear.weight.grad()) == product_of(apart(turned(dy)), apart(turned(x.detach()))));
+    CHECK(floats(linear.weight.grad()) ==
+          product_of(turned_apart(turned(dy)), turned_apart(turned(x.detach()))));
 
     const auto refusal = [&](const std::string& rules) {
       return test::message_of<UsageError>([&] {
@@ -150,8 +159,11 @@ TEST_CASE("accumulate: a linear layer whose products read numbers and scales of 
         refused.forward(other, x);
       });
     };
+    CHECK(refusal(text("turned", for_backward)) ==
+          "[policy t] 0/linear.0: \"input\" is " + described(rotated) + ", and \"weight\" is " +
+              described(quantizer) + ". Rotate both operands of a product alike, or none.");
     CHECK(refusal(text(format, "")) ==
-          "[policy t] 0/linear.0: \"input.backward\" is as used, " + described(quantizer) +
+          "[policy t] 0/linear.0: \"weight.backward\" is as used, " + described(quantizer) +
               ", and the scales of backward run along another dimension. Give it a quantizer of "
               "its own.");
     CHECK(refusal(text("mxfp8", for_backward)) ==
