@@ -14,13 +14,15 @@ namespace {
 
 constexpr int steps = 7;
 
-/// Losses and final state of a run; each step has other inputs and another rate.
+/// Losses and final state of a run; each step has other inputs and another rate. evaluates: an
+/// evaluation follows each step, and its results are among the losses.
 struct Trace {
   std::vector<Tensor> losses;
   optim::NamedTensors state;
 };
 
-Trace run(const std::string& kind, const std::string& strategy, Device device, bool captured) {
+Trace run(const std::string& kind, const std::string& strategy, Device device, bool captured,
+          bool evaluates = false) {
   DeviceCase c(kind, strategy, device);
   c.training->optimizer().publish_rates();
   CapturedStep step([&](const std::vector<Tensor>& batch) {
@@ -39,15 +41,18 @@ Trace run(const std::string& kind, const std::string& strategy, Device device, b
       c.inputs = batch, c.targets = targets;
       trace.losses.push_back(c.step(true).detach().clone());
     }
+    const NoGrad no_grad;
+    if (evaluates) trace.losses.push_back(c.training->forward(*c.model, inputs));
   }
   CHECK(step.captured() == captured);
   for (const auto& [name, x] : c.training->state_dict()) trace.state[name] = x.clone();
   return trace;
 }
 
-void check_captured(const char* kind, const char* strategy, Device gpu) {
+void check_captured(const char* kind, const char* strategy, Device gpu, bool evaluates = false) {
   INFO(std::string(kind), ", ", std::string(strategy));
-  const Trace plain = run(kind, strategy, gpu, false), replayed = run(kind, strategy, gpu, true);
+  const Trace plain = run(kind, strategy, gpu, false, evaluates),
+              replayed = run(kind, strategy, gpu, true, evaluates);
   for (std::size_t i = 0; i < plain.losses.size(); ++i) {
     INFO("step ", i);
     CHECK(equal_bits(plain.losses[i], replayed.losses[i]));
@@ -91,6 +96,19 @@ std::string inputs_in(const TemporaryDirectory& directory, const std::string& qu
   return policy_of(directory, R"("extends": "amp-bf16", "rules": [{"match": {"op": "linear"},
       "compute": "f32", "input": )" +
                                   quantizer + "}]");
+}
+
+TEST_CASE("evaluations after captured steps round the weights of the last one") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const TemporaryDirectory directory;
+  // Masters that are copied into weights give these no new version in a replay.
+  for (const char* strategy : {R"("o2-bf16", "weights": {"fused": false})", R"("amp-bf16")"}) {
+    const std::string file =
+        policy_of(directory, R"("extends": )" + std::string(strategy) +
+                                 R"(, "rules": [{"match": {"op": "linear"}, "weight": "mxfp8"}])");
+    check_captured("gpt", file.c_str(), *gpu, true);
+  }
 }
 
 TEST_CASE("a captured step clips: the bits of the step itself") {
