@@ -137,6 +137,7 @@ struct Matrices {
   }
 };
 
+template <bool with_scales>
 __global__ void accumulate_kernel(Accumulator unit, Grid grid, int64_t chunk, Matrices a,
                                   Matrices b, Operand bias, int64_t bias_step, Operand c,
                                   int64_t batches, int64_t m, int64_t n, int64_t k) {
@@ -146,7 +147,7 @@ __global__ void accumulate_kernel(Accumulator unit, Grid grid, int64_t chunk, Ma
     for (int64_t first = 0; first < k; first += chunk) {
       const int64_t end = first + chunk < k ? first + chunk : k;
       const float sum = visit_rounding(unit.rounding, [&]<Rounding r>() {
-        return sums::added<r>(unit, grid, end - first, 0, [&](int64_t i) {
+        return sums::added<r, with_scales>(unit, grid, end - first, 0, [&](int64_t i) {
           return sums::Factors{a.at(batch, row, first + i), b.at(batch, first + i, column)};
         });
       });
@@ -323,8 +324,8 @@ void CudaBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Te
   }
   const int64_t m = c.size(-2), n = c.size(-1), k = a.size(-1);
   const Accumulator unit = sums::counting_scales(accumulator);
-  launch(context_, accumulate_kernel, shape_for(context_, c.numel()), unit,
-         grid_of(accumulator.grid, accumulator.rounding),
+  launch(context_, unit.scaled > 0 ? accumulate_kernel<true> : accumulate_kernel<false>,
+         shape_for(context_, c.numel()), unit, grid_of(accumulator.grid, accumulator.rounding),
          unit.chunk > 0 ? int64_t(unit.chunk) : (k > 0 ? k : 1), Matrices(a), Matrices(b),
          Operand(bias), bias.defined() ? bias.strides()[0] : int64_t(0), Operand(c),
          c.numel() / (m * n), m, n, k);

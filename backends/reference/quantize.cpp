@@ -430,9 +430,9 @@ float sum_of_products(const Grid& grid, const Accumulator& accumulator, const Te
       load(a, row.offset + begin * row.step, row.step, count, left);
       load(b, column.offset + begin * column.step, column.step, count, right);
       sum = visit_rounding(accumulator.rounding, [&]<Rounding r>() {
-        return sums::added<r>(accumulator, grid, count, sum, [&](int64_t i) {
-          return sums::Factors{left[i], right[i]};
-        });
+        const auto term = [&](int64_t i) { return sums::Factors{left[i], right[i]}; };
+        return accumulator.scaled > 0 ? sums::added<r, true>(accumulator, grid, count, sum, term)
+                                      : sums::added<r, false>(accumulator, grid, count, sum, term);
       });
     }
     total = rounded_sum(total, sum);

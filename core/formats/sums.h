@@ -189,7 +189,6 @@ HT_HD float scaled_step(const Accumulator& unit, const Grid& grid, int32_t count
 template <Rounding rounding, class Term>
 HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float sum,
                  const Term& term) {
-  if (unit.scaled > 0) return scaled_step<rounding>(unit, grid, count, sum, term);
   if (unit.align == Align::in_order) {
     for (int32_t i = 0; i < count; i += 2) {
       if (i + 1 < count) sum = multiplied_and_added(term(i + 1).a, term(i + 1).b, sum);
@@ -226,12 +225,12 @@ HT_HD float step(const Accumulator& unit, const Grid& grid, int32_t count, float
 }
 
 /// Returns the sum after `count` more products, added in steps or one after the other. `count` is a
-/// multiple of unit.fused, unless these are the last products. term(i): Factors. With scales, unit
-/// is from counting_scales(), and they count as products.
-template <Rounding rounding, class Term>
+/// multiple of unit.fused, unless these are the last products. term(i): Factors. with_scales:
+/// unit.scaled is not 0; then unit is from counting_scales(), and scales count as products.
+template <Rounding rounding, bool with_scales, class Term>
 HT_HD float added(const Accumulator& unit, const Grid& grid, int64_t count, float sum,
                   const Term& term) {
-  if (unit.fused == 0) {
+  if (unit.fused == 0 && !with_scales) {
     for (int64_t i = 0; i < count; ++i) {
       const Factors x = term(i);
       sum = round_on<rounding, true>(grid, rounded_sum(sum, rounded_product(x.a, x.b)), 0);
@@ -240,8 +239,10 @@ HT_HD float added(const Accumulator& unit, const Grid& grid, int64_t count, floa
   }
   for (int64_t first = 0; first < count; first += unit.fused) {
     const int64_t left = count - first;
-    sum = step<rounding>(unit, grid, int32_t(left < unit.fused ? left : unit.fused), sum,
-                         [&](int32_t i) { return term(first + i); });
+    const auto next = int32_t(left < unit.fused ? left : unit.fused);
+    const auto own = [&](int32_t i) { return term(first + i); };
+    if constexpr (with_scales) sum = scaled_step<rounding>(unit, grid, next, sum, own);
+    else sum = step<rounding>(unit, grid, next, sum, own);
   }
   return sum;
 }

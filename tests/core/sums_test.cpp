@@ -194,7 +194,7 @@ TEST_CASE("sums: steps of operands with scales are exact sums of cut numbers") {
       const float sum = numbers.next(24, -126, span + i % 40);
       const float wanted = exact_scaled_step(unit, a, b, sum);
       const float got = visit_rounding(unit.rounding, [&]<Rounding r>() {
-        return sums::step<r>(unit, grid, unit.fused, sum, [&](int32_t p) {
+        return sums::scaled_step<r>(unit, grid, unit.fused, sum, [&](int32_t p) {
           return sums::Factors{a[std::size_t(p)], b[std::size_t(p)]};
         });
       });

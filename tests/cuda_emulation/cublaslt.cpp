@@ -101,7 +101,7 @@ double f8_sum(const Call& call, int64_t i, int64_t j) {
   const auto factor = [&](int which, int64_t row, int64_t k) {
     return blocks ? f8_block_factor(p.scales[which], la.rows, row, k) : 1.0f;
   };
-  const float sum = sums::added<Rounding::toward_zero>(
+  const float sum = sums::added<Rounding::toward_zero, false>(
       unit, grid_of(unit.grid, unit.rounding), la.rows, 0, [&](int64_t k) {
         return sums::Factors{float(load(la.type, a, i * la.leading + k)) * factor(0, i, k),
                              float(load(lb.type, b, j * lb.leading + k)) * factor(1, j, k)};
