@@ -250,8 +250,12 @@ void Session::require_scales(const Entry& entry, const Treatment& treatment) con
       fail<UsageError>(where_, entry.name, ": ", sums, " reads numbers and their scales, and \"",
                        policy::name(role), "\" is ",
                        quantizer ? described(*quantizer) : "not quantized", ". Use ",
-                       accumulator.align == Align::scales ? "e2m1" : "e4m3 or e5m2",
-                       " with e8m0 or e4m3 scales of blocks of ", accumulator.scaled, ".");
+                       accumulator.align == Align::scales ? "e2m1" : "e4m3 or e5m2", " with ",
+                       accumulator.least_exponent == formats::e4m3.min_exponent &&
+                               accumulator.align == Align::scales
+                           ? "e4m3"
+                           : "e8m0",
+                       " scales of blocks of ", accumulator.scaled, ".");
     if (is_use(role) && !treatment.says(role, operand))
       fail<UsageError>(where_, entry.name, ": \"", policy::name(role), "\" is as used, ",
                        described(*quantizer),

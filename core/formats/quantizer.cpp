@@ -789,8 +789,9 @@ bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer) 
   const bool scaled = scaling.per == Scaling::Per::block && scaling.columns == accumulator.scaled &&
                       scaling.inner == Scaling{}.inner && !scaling.learned && !scaling.row_level;
   if (quantizer != plain || !scaled || scale.significand_bits > 4) return false;
-  if (accumulator.align == Align::scales) return grid == formats::e2m1;
-  return grid == formats::e4m3 || grid == formats::e5m2;
+  if (accumulator.align == Align::scales)
+    return grid == formats::e2m1 && scale.min_exponent == accumulator.least_exponent;
+  return scale == formats::e8m0 && (grid == formats::e4m3 || grid == formats::e5m2);
 }
 
 /// Returns the same as rows of blocks. Blocks of several rows have a factor for each row. Rotated

@@ -558,13 +558,13 @@ struct F8Kind {
 /// Returns how a product in hardware reads the numbers of a quantizer. Absent: its grid or its
 /// scales are others, or it does more than to scale and to round.
 std::optional<F8Kind> f8_kind(const Quantizer& quantizer);
-/// Returns whether a product in this accumulator can read the numbers and the scales of a
-/// quantizer: it does no more than to scale and to round, and each accumulator.scaled numbers of a
-/// row have a scale of at most 4 significant bits. With Align::scales the numbers are e2m1.
+/// Returns whether a product in this accumulator can read the numbers and scales of a quantizer,
+/// which may rotate first: e2m1 with scales of the accumulator's least exponent if it has
+/// Align::scales, else e4m3 or e5m2 with e8m0; each for accumulator.scaled numbers of a row.
 bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer);
 /// Returns x as an operand of a product that reads numbers and scales. The quantizer has an
 /// f8_kind() and x is on a GPU that has f8_sums(), or it has_scales_for() an accumulator. Rows are
-/// along x's last dimension. Its values before they are rounded to x's dtype are quantized().
+/// along x's last dimension. Its values are quantized() in f32, but rotated numbers stay rotated.
 /// Throws UsageError for rows above Scaling::whole_row.
 F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call);
 

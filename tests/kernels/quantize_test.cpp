@@ -80,6 +80,7 @@ TEST_CASE("kernels: numbers times the scales of their blocks are the quantized v
           INFO(described(quantizer), ", ", shape, " ", dtype);
           Accumulator unit{.fused = 64, .scaled = quantizer.scaling.columns};
           unit.align = quantizer.grid == formats::e2m1 ? Align::scales : Align::largest;
+          unit.least_exponent = quantizer.scaling.scale_format.min_exponent;
           CHECK(has_scales_for(unit, quantizer));
           check_bits({spread(shape, dtype, false)}, {empty(shape, f32)},
                      [&](Backend& backend, const Tensors& in, Tensors& out) {

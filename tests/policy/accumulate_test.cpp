@@ -169,10 +169,30 @@ TEST_CASE("accumulate: a linear layer whose products read numbers and scales of 
     CHECK(refusal(text("mxfp8", for_backward)) ==
           "[policy t] 0/linear.0: \"b200-tcgen05-" + name +
               "\" reads numbers and their scales, and \"input\" is " +
-              described(*quantizer_named("mxfp8")) +
-              ". Use e2m1 with e8m0 or e4m3 scales of blocks of " +
-              (name == "mxf4" ? "32." : "16."));
+              described(*quantizer_named("mxfp8")) + ". Use e2m1 with " +
+              (name == "mxf4" ? "e8m0 scales of blocks of 32." : "e4m3 scales of blocks of 16."));
   }
+}
+
+TEST_CASE("accumulate: operands without scales, and other operations than linear") {
+  CHECK(message_of<UsageError>([] { pass({}, R"("b200-tcgen05-nvf4")"); }) ==
+        "[policy t] 0/conv2d.0: conv2d has no products in \"b200-tcgen05-nvf4\"; linear does. Name "
+        "it in \"match\".");
+  const Accumulator unit = *accumulator_named("b200-tcgen05-mxf4");
+  CHECK(message_of<UsageError>([&] {
+          Matmul::product(randn({4, 32}), randn({32, 3}), f32, unit);
+        }) ==
+        "[matmul] this accumulator reads numbers and their scales, one for 32 numbers, and an "
+        "operand has none: [4, 32] f32 and [32, 3] f32. Quantize both operands in such blocks.");
+  const auto operand = [](const Shape& shape) {
+    return waiting_operand(quantized_f8(randn(shape), {.quantizer = *quantizer_named("mxfp4")}),
+                           f32);
+  };
+  CHECK(message_of<UsageError>([&] {
+          Matmul::product(operand({32, 32}), operand({32, 32}), f32, unit);
+        }) ==
+        "[matmul] the scales of [32, 32] f8_e4m3 belong to rows of another dimension than the "
+        "sum's. Quantize the operand for this product.");
 }
 
 }  // namespace

@@ -94,6 +94,17 @@ TEST_CASE("formats and quantizers") {
                  "/rules/0/accumulate: \"format\" or \"like\" is missing."));
   CHECK(contains(refusal_of_sum(R"({"like": "h100-mma", "chunk": 40})"),
                  "an accumulator adds up chunks of 40 in steps of 16. Choose a multiple."));
+  CHECK(contains(refusal_of_sum(R"({"like": "b200-tcgen05-mxf4", "scaled": 48})"),
+                 "a scale is for 48 numbers, and a step of an accumulator adds 64 products. Choose "
+                 "a number that divides the step's."));
+  CHECK(contains(refusal_of_sum(R"({"like": "b200-tcgen05-mxf4", "scaled": 8})"),
+                 "a scale is for 8 numbers, and \"scales\" adds up 16 products exactly."));
+  CHECK(contains(refusal_of_sum(R"({"like": "b200-tcgen05-mxf8", "align": "apart"})"),
+                 "an accumulator with \"apart\" has operands with scales. Use \"largest\" or"));
+  CHECK(contains(refusal_of_sum(R"({"like": "b200-tcgen05-mxf4", "fraction": 39})"),
+                 "an accumulator keeps 39 fraction bits. Choose 1 to 38."));
+  CHECK(contains(refusal_of_sum(R"({"like": "h100-mma", "least_exponent": -127})"),
+                 "operands is -127. Choose -126 to 0."));
   CHECK(contains(refusal_of_sum(R"({"format": "binary8p4ue"})"),
                  "binary8p4ue has no sign bit, and sums can be negative."));
   CHECK(contains(refusal_of_sum(R"({"like": "amx-bf16", "rounding": "up"})"),

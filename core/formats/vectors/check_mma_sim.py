@@ -98,7 +98,7 @@ def unit_of(name, operands):
 
 
 def random_scales(rng, rows, blocks, scales):
-    """One row in three has all scales near each other, one in three has any."""
+    """Rows differ in how far their scales are apart."""
     if scales == "e8m0":
         middle, span = rng.integers(-30, 31, size=(rows, 1)), rng.choice([2, 15, 30], size=(rows, 1))
         exponents = middle + np.round((rng.random((rows, blocks)) - 0.5) * 2 * span)
