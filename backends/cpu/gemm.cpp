@@ -142,6 +142,16 @@ Tensor float_rows(const Tensor& x) {
 const float* floats_of_matrix(const Tensor& x, int64_t batch) {
   return x.data<float>() + (x.rank() == 3 && x.size(0) > 1 ? batch * x.strides()[0] : 0);
 }
+
+sums::Extent extent_of(const Tensor& rows) {
+  const int64_t width = rows.shape()[rows.rank() - 1];
+  sums::Extent all;
+  for (int64_t batch = 0; batch < (rows.rank() == 3 ? rows.size(0) : 1); ++batch)
+    for (int64_t row = 0; row < rows.size(-2); ++row)
+      simd_kernels().extend(floats_of_matrix(rows, batch) + row * rows.strides()[rows.rank() - 2],
+                            width, all);
+  return all;
+}
 }  // namespace
 
 void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
@@ -154,6 +164,7 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
   const Accumulator unit = sums::counting_scales(accumulator);
   const int64_t chunk = unit.chunk > 0 ? unit.chunk : std::max<int64_t>(k, 1);
   const Tensor left = float_rows(a), right = float_rows(b);
+  const bool in_floats = sums::fit_floats(unit, extent_of(left), extent_of(right));
   const int64_t a_step = left.strides()[left.rank() - 2],
                 b_step = right.strides()[right.rank() - 2];
   // A piece of a row whose sums stay in the first-level cache while all rows of b are read.
@@ -168,7 +179,7 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
     const float* const b_rows = floats_of_matrix(right, batch) + column;
     for (int64_t first = 0; first < k; first += chunk) {
       std::fill_n(sums, count, 0.0f);
-      kernels.accumulate_on(unit, grid, a_row + first, std::min(chunk, k - first),
+      kernels.accumulate_on(unit, grid, in_floats, a_row + first, std::min(chunk, k - first),
                             b_rows + first * b_step, b_step, sums, count);
       kernels.accumulate(sums, totals, count);
     }

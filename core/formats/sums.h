@@ -137,6 +137,41 @@ struct Factors {
   float a, b;
 };
 
+/// What the numbers of an operand have in common: the bits that significands use below the leading
+/// one, and the magnitudes, as bits, of the smallest but 0 and of the largest.
+struct Extent {
+  int32_t bits = 0, least = 0x7f800000, most = 0;
+  constexpr void add(float x) {
+    const auto magnitude = std::bit_cast<int32_t>(x) & 0x7fffffff;
+    const int32_t or_infinity = magnitude == 0 ? 0x7f800000 : magnitude;
+    bits |= magnitude & 0x7fffff;
+    least = or_infinity < least ? or_infinity : least;
+    most = magnitude > most ? magnitude : most;
+  }
+};
+/// The exponents of products that fit_floats(), and the largest `fraction` of their unit.
+inline constexpr int32_t least_in_floats = -100, most_in_floats = 60, most_fraction_in_floats = 25;
+
+/// Returns whether steps of Align::largest can multiply in f32 and add up in int32: products are
+/// exact, sums finite, and neither a 0, which has an exponent as well, nor a subnormal operand
+/// decides where numbers are cut.
+constexpr bool fit_floats(const Accumulator& unit, const Extent& a, const Extent& b) {
+  if (unit.align != Align::largest || unit.scaled > 0 || unit.fused == 0 ||
+      unit.fraction > most_fraction_in_floats || unit.grid.max < 0x1p100)
+    return false;
+  const auto significand_bits = [](const Extent& x) {
+    return x.bits == 0 ? 1 : 24 - std::countr_zero(uint32_t(x.bits));
+  };
+  const auto exponent = [](int32_t magnitude) { return (magnitude >> 23) - 127; };
+  const int32_t least_of_a = exponent(a.least), least_of_b = exponent(b.least);
+  const int32_t most_of_a = exponent(a.most), most_of_b = exponent(b.most);
+  const int32_t of_zeros = -126 + (most_of_a > most_of_b ? most_of_a : most_of_b);
+  return significand_bits(a) + significand_bits(b) <= 24 && most_of_a < 127 && most_of_b < 127 &&
+         least_of_a > -127 && least_of_b > -127 && least_of_a >= unit.least_exponent &&
+         least_of_b >= unit.least_exponent && least_of_a + least_of_b >= least_in_floats &&
+         least_of_a + least_of_b >= of_zeros && most_of_a + most_of_b <= most_in_floats;
+}
+
 /// Returns a unit whose steps and chunks include the scales in a row of an operand.
 HT_HD constexpr Accumulator counting_scales(Accumulator unit) {
   if (unit.scaled == 0) return unit;

@@ -10,6 +10,7 @@
 
 #include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/core/formats/sums.h>
 #include <halftone/halftone.h>
 
 #include "../support.h"
@@ -425,6 +426,86 @@ TEST_CASE("accumulators: batches, transposed and short operands") {
     const std::vector<uint32_t> second(results[0].begin() + 24, results[0].begin() + 48);
     CHECK(second == bits_of(wanted));
   }
+}
+
+/// Numbers with few significand bits whose exponents are spread over `range` around `middle`; every
+/// seventh is 0.
+Tensor spread(Numbers& numbers, Shape shape, const NumberFormat& format, int range, int middle) {
+  Tensor x = empty(shape);
+  const std::vector<float> significands = numbers.many(x.numel()),
+                           exponents = numbers.many(x.numel());
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const float rounded = round_to(format, significands[std::size_t(i)], Rounding::toward_zero);
+    const int exponent = middle + int(std::lround(exponents[std::size_t(i)] * float(range) / 2));
+    x.data<float>()[i] = i % 7 == 3 ? 0.0f : std::ldexp(rounded, exponent);
+  }
+  return x;
+}
+
+TEST_CASE("accumulators: f32 multiplies operands of few bits, with the same bits") {
+  Numbers numbers(17);
+  sums::Extent of_a, of_b;
+  int64_t in_floats = 0, others = 0;
+  const auto check = [&](const Accumulator& unit, const Tensor& a, const Tensor& b) {
+    std::vector<std::vector<uint32_t>> results;
+    for (const std::string_view backend : {"reference", "cpu"}) {
+      const CpuBackendScope scope(backend);
+      Tensor c = empty({a.size(0), b.size(1)});
+      backend_for(c).matmul_accumulating(a, b, {}, unit, c);
+      results.push_back(bits_of(c));
+    }
+    CHECK(results[0] == results[1]);
+    of_a = of_b = {};
+    for (const float x : a.to_vector<float>()) of_a.add(x);
+    for (const float x : b.to_vector<float>()) of_b.add(x);
+    const bool fit = sums::fit_floats(unit, of_a, of_b);
+    ++(fit ? in_floats : others);
+    return fit;
+  };
+  const int64_t m = 3, k = 131, n = 150;
+  for (const NamedAccumulator& machine : named_accumulators())
+    for (const NumberFormat& format : {formats::e4m3, formats::e5m2, formats::bf16, formats::f16})
+      for (const auto& [range, middle] :
+           {std::pair(4, 0), {24, -20}, {24, -44}, {50, 0}, {8, 26}}) {
+        Accumulator unit = machine.accumulator;
+        if (unit.align != Align::largest || unit.scaled > 0) continue;
+        INFO(std::string(machine.name), " ", described(format), ", 2^", middle, " +- ", range / 2);
+        const Tensor a = spread(numbers, {m, k}, format, range, middle);
+        const Tensor b = spread(numbers, {k, n}, format, range, middle);
+        check(unit, a, b);
+        unit.chunk = 2 * unit.fused, unit.least_exponent = -6;
+        check(unit, a, b);
+      }
+  CHECK(in_floats > 70);
+  CHECK(others > 100);
+
+  const Tensor a = spread(numbers, {m, k}, formats::bf16, 8, 0);
+  const Tensor b = spread(numbers, {k, n}, formats::bf16, 8, 0);
+  for (const Rounding rounding : {Rounding::nearest_even, Rounding::up, Rounding::to_odd})
+    for (const NumberFormat& grid : {formats::f32, *number_format_named("e8m13"), formats::f16})
+      for (const int32_t fraction : {1, 13, 24, 25}) {
+        INFO(described(grid), ' ', std::string(name(rounding)), ' ', fraction);
+        const Accumulator of{.grid = grid, .rounding = rounding, .fused = 32, .fraction = fraction};
+        CHECK(check(of, a, b) == (grid.max > 0x1p100));  // f16 may become infinite
+      }
+  const Accumulator unit{.grid = formats::f32, .fused = 16};
+  const auto with = [&](float x) {
+    Tensor changed = views::contiguous(a).clone();
+    changed.data<float>()[5] = x;
+    return check(unit, changed, b);
+  };
+  CHECK(with(1.0078125f));
+  CHECK(with(-0.0f));
+  for (const float x : {std::numeric_limits<float>::infinity(), -0x1p127f, 0x1p80f, 0x1p-110f,
+                        0x1p-130f, std::numeric_limits<float>::quiet_NaN(), 1 + 0x1p-20f})
+    CHECK_FALSE(with(x));
+  // The largest products of a step, all positive: int32 holds 16 of them.
+  for (const float most : {0x1.fep0f, -0x1.fep0f}) {
+    const Tensor large = full({1, 64}, most), other = full({64, n}, 0x1.fep0f);
+    CHECK(check({.grid = formats::f32, .rounding = Rounding::toward_zero, .fused = 64}, large,
+                other));
+  }
+  CHECK(check(unit, zeros({m, k}), b));
 }
 
 /// The limit of long sums (experiment E8): the relative error of a sum of 4096 positive terms.

@@ -44,7 +44,7 @@ template <class V = Vector> [[gnu::always_inline]] inline V load(const float* x)
   __builtin_memcpy(&v, x, sizeof v);
   return v;
 }
-template <class V> [[gnu::always_inline]] inline void store(float* y, V v) {
+template <class V, class T> [[gnu::always_inline]] inline void store(T* y, V v) {
   __builtin_memcpy(y, &v, sizeof v);
 }
 

@@ -354,6 +354,16 @@ static void accumulate_rounded(const Grid& on, const float* a, int64_t depth, co
 
 constexpr int64_t sum_width = 64;
 
+/// y[j] = totals[j], rounded to the grid of the sums.
+template <Rounding rounding>
+static void round_totals(const Grid& on, const double* totals, float* y, int64_t n) {
+  const Grid grid = on;
+  sums::visit_result<rounding>(grid, [&, grid]<bool floats>() {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) y[j] = sums::rounded<rounding, floats>(grid, totals[j]);
+  });
+}
+
 /// Adds products to columns, each cut at the place of its column.
 template <bool apart>
 static void add_cut(const float* a, int32_t count, const float* b, int64_t b_step,
@@ -397,9 +407,7 @@ static void aligned_step(const Accumulator& unit, const Grid& grid, const float*
     const double total = totals[j] * places[j].out;
     totals[j] = apart ? sums::joined_apart(total, most[j], y[j], plain[j]) : total;
   }
-  sums::visit_result<rounding>(grid, [&]<bool floats>() {
-    for (int64_t j = 0; j < n; ++j) y[j] = sums::rounded<rounding, floats>(grid, totals[j]);
-  });
+  round_totals<rounding>(grid, totals, y, n);
 }
 
 /// The same for operands with scales: sums::scaled_step() for columns.
@@ -449,10 +457,8 @@ static void scaled_step(const Accumulator& unit, const Grid& grid, const float* 
         totals[j] += sums::cut(double(products[j]) * both[j] * places[j].in);
     }
   }
-  sums::visit_result<rounding>(grid, [&]<bool floats>() {
-    for (int64_t j = 0; j < n; ++j)
-      y[j] = sums::rounded<rounding, floats>(grid, totals[j] * places[j].out);
-  });
+  for (int64_t j = 0; j < n; ++j) totals[j] *= places[j].out;
+  round_totals<rounding>(grid, totals, y, n);
 }
 
 /// Adds the products of one row of b to columns.
@@ -503,10 +509,89 @@ static void accumulate_fused(const Accumulator& of, const Grid& on, const float*
     }
 }
 
-static void accumulate_on(const Accumulator& unit, const Grid& grid, const float* a, int64_t depth,
-                          const float* b, int64_t b_step, float* sums, int64_t n) {
+// The same for operands that fit_floats(): four registers of columns. Whole numbers are added up
+// in int32, as many products as cannot pass it.
+
+using Whole [[gnu::vector_size(register_bytes)]] = int32_t;
+constexpr int float_registers = 4;
+constexpr int64_t float_width = float_registers * register_lanes;
+
+/// Returns x, rounded down to a power of two, or 0.
+[[gnu::always_inline]] static inline Register power_below(Register x) {
+  return Register(Whole(x) & 0x7f800000);
+}
+
+template <Rounding rounding>
+static void step_in_floats(const Accumulator& unit, const Grid& grid, const float* a, int32_t count,
+                           const float* b, int64_t b_step, float* y) {
+  const Register zeros{};
+  const Register least = zeros + float(0x1p-100);
+  static_assert(sums::least_in_floats == -100);
+  Register most[float_registers], in[float_registers];
+  for (int v = 0; v < float_registers; ++v)
+    most[v] = power_below(load<Register>(y + v * register_lanes));
+  for (int32_t i = 0; i < count; ++i) {
+    const Register power = power_below(zeros + a[i]);
+    for (int v = 0; v < float_registers; ++v) {
+      const Register of_product =
+          power * power_below(load<Register>(b + i * b_step + v * register_lanes));
+      most[v] = of_product > most[v] ? of_product : most[v];
+    }
+  }
+  int32_t whole[float_width];
+  float place[float_width];
+  for (int v = 0; v < float_registers; ++v) {
+    most[v] = most[v] > least ? most[v] : least;
+    in[v] = Register(((2 * 127 + unit.fraction) << 23) - Whole(most[v]));
+    store(whole + v * register_lanes,
+          __builtin_convertvector(load<Register>(y + v * register_lanes) * in[v], Whole));
+    store(place + v * register_lanes, most[v]);
+  }
+  double totals[float_width];
+  for (int64_t j = 0; j < float_width; ++j) totals[j] = whole[j];
+  const int32_t piece = 1 << (31 - 2 - unit.fraction);
+  for (int32_t first = 0; first < count; first += piece) {
+    const int32_t end = count - first < piece ? count : first + piece;
+    Whole sums[float_registers] = {};
+    for (int32_t i = first; i < end; ++i)
+      for (int v = 0; v < float_registers; ++v)
+        sums[v] += __builtin_convertvector(
+            a[i] * load<Register>(b + i * b_step + v * register_lanes) * in[v], Whole);
+    for (int v = 0; v < float_registers; ++v) store(whole + v * register_lanes, sums[v]);
+    for (int64_t j = 0; j < float_width; ++j) totals[j] += whole[j];
+  }
+  const double out = sums::power(-unit.fraction);
+  for (int64_t j = 0; j < float_width; ++j) totals[j] *= double(place[j]) * out;
+  round_totals<rounding>(grid, totals, y, float_width);
+}
+
+template <Rounding rounding>
+static void accumulate_in_floats(const Accumulator& of, const Grid& on, const float* a,
+                                 int64_t depth, const float* b, int64_t b_step, float* y,
+                                 int64_t n) {
+  const Accumulator unit = of;
+  const Grid grid = on;
+  int64_t j = 0;
+  for (; j + float_width <= n; j += float_width)
+    for (int64_t i = 0; i < depth; i += unit.fused) {
+      const int64_t left = depth - i;
+      step_in_floats<rounding>(unit, grid, a + i, int32_t(left < unit.fused ? left : unit.fused),
+                               b + i * b_step + j, b_step, y + j);
+    }
+  accumulate_fused<rounding>(unit, grid, a, depth, b + j, b_step, y + j, n - j);
+}
+
+static void extend(const float* x, int64_t n, sums::Extent& extent) {
+  sums::Extent all = extent;
+  for (int64_t i = 0; i < n; ++i) all.add(x[i]);
+  extent = all;
+}
+
+static void accumulate_on(const Accumulator& unit, const Grid& grid, bool in_floats, const float* a,
+                          int64_t depth, const float* b, int64_t b_step, float* sums, int64_t n) {
   visit_rounding(unit.rounding, [&]<Rounding r>() {
-    if (unit.fused > 0) accumulate_fused<r>(unit, grid, a, depth, b, b_step, sums, n);
+    if (in_floats) accumulate_in_floats<r>(unit, grid, a, depth, b, b_step, sums, n);
+    else if (unit.fused > 0) accumulate_fused<r>(unit, grid, a, depth, b, b_step, sums, n);
     else accumulate_rounded<r>(grid, a, depth, b, b_step, sums, n);
   });
 }
@@ -515,7 +600,7 @@ void fill_quantize(Kernels& table) {
   table.largest_magnitude = largest_magnitude;
   table.finite_squares = finite_squares, table.clip = clip;
   table.quantize = quantize, table.quantize_blocks = quantize_blocks;
-  table.accumulate_on = accumulate_on, table.rotate = rotate;
+  table.accumulate_on = accumulate_on, table.extend = extend, table.rotate = rotate;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA
