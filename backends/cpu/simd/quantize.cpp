@@ -521,45 +521,71 @@ constexpr int64_t float_width = float_registers * register_lanes;
   return Register(Whole(x) & 0x7f800000);
 }
 
+/// Adds the products of a step, in units of the place where each column is cut.
+[[gnu::always_inline]] static inline void add_whole(const float* a, int32_t count, const float* b,
+                                                    int64_t b_step, const Register* in,
+                                                    Whole* sums) {
+  for (int32_t i = 0; i < count; ++i)
+    for (int v = 0; v < float_registers; ++v)
+      sums[v] += __builtin_convertvector(
+          a[i] * load<Register>(b + i * b_step + v * register_lanes) * in[v], Whole);
+}
+
+/// Returns whether a grid has f32's exponents and at most 14 bits: then only its last bit matters
+/// in rounding a sum of numbers that fit_floats().
+static bool is_short_f32(const Grid& grid) {
+  return grid.least_field == 1 && grid.drop >= 10 && grid.plain_zero == 0 && grid.by_code == 0 &&
+         grid.no_sign == 0;
+}
+
 template <Rounding rounding>
-static void step_in_floats(const Accumulator& unit, const Grid& grid, const float* a, int32_t count,
+static void step_in_floats(const Accumulator& unit, const Grid& on, const float* a, int32_t count,
                            const float* b, int64_t b_step, float* y) {
-  const Register zeros{};
-  const Register least = zeros + float(0x1p-100);
+  const Register least = Register{} + float(0x1p-100);
   static_assert(sums::least_in_floats == -100);
   Register most[float_registers], in[float_registers];
   for (int v = 0; v < float_registers; ++v)
     most[v] = power_below(load<Register>(y + v * register_lanes));
   for (int32_t i = 0; i < count; ++i) {
-    const Register power = power_below(zeros + a[i]);
+    const Register power = power_below(Register{} + a[i]);
     for (int v = 0; v < float_registers; ++v) {
       const Register of_product =
           power * power_below(load<Register>(b + i * b_step + v * register_lanes));
       most[v] = of_product > most[v] ? of_product : most[v];
     }
   }
-  int32_t whole[float_width];
-  float place[float_width];
+  Whole sums[float_registers];
   for (int v = 0; v < float_registers; ++v) {
     most[v] = most[v] > least ? most[v] : least;
     in[v] = Register(((2 * 127 + unit.fraction) << 23) - Whole(most[v]));
-    store(whole + v * register_lanes,
-          __builtin_convertvector(load<Register>(y + v * register_lanes) * in[v], Whole));
-    store(place + v * register_lanes, most[v]);
+    sums[v] = __builtin_convertvector(load<Register>(y + v * register_lanes) * in[v], Whole);
   }
-  double totals[float_width];
-  for (int64_t j = 0; j < float_width; ++j) totals[j] = whole[j];
-  const int32_t piece = 1 << (31 - 2 - unit.fraction);
-  for (int32_t first = 0; first < count; first += piece) {
-    const int32_t end = count - first < piece ? count : first + piece;
-    Whole sums[float_registers] = {};
-    for (int32_t i = first; i < end; ++i)
-      for (int v = 0; v < float_registers; ++v)
-        sums[v] += __builtin_convertvector(
-            a[i] * load<Register>(b + i * b_step + v * register_lanes) * in[v], Whole);
-    for (int v = 0; v < float_registers; ++v) store(whole + v * register_lanes, sums[v]);
+  const Grid grid = on;
+  // A sum below 2^24 units is a float.
+  if (is_short_f32(grid) && int64_t(count + 1) << (unit.fraction + 2) <= int64_t(1) << 24) {
+    add_whole(a, count, b, b_step, in, sums);
+    const auto out = float(sums::power(-unit.fraction));
+    for (int v = 0; v < float_registers; ++v)
+      store(y + v * register_lanes, __builtin_convertvector(sums[v], Register) * (most[v] * out));
+#pragma GCC ivdep
+    for (int64_t j = 0; j < float_width; ++j) y[j] = round_on<rounding, false>(grid, y[j], 0);
+    return;
+  }
+  int32_t whole[float_width];
+  float place[float_width];
+  double totals[float_width] = {};
+  const auto flush = [&] {
+    for (int v = 0; v < float_registers; ++v)
+      store(whole + v * register_lanes, sums[v]), sums[v] = Whole{};
     for (int64_t j = 0; j < float_width; ++j) totals[j] += whole[j];
+  };
+  flush();
+  const int32_t piece = 1 << (31 - 2 - unit.fraction);
+  for (int32_t i = 0; i < count; i += piece) {
+    add_whole(a + i, count - i < piece ? count - i : piece, b + i * b_step, b_step, in, sums);
+    flush();
   }
+  for (int v = 0; v < float_registers; ++v) store(place + v * register_lanes, most[v]);
   const double out = sums::power(-unit.fraction);
   for (int64_t j = 0; j < float_width; ++j) totals[j] *= double(place[j]) * out;
   round_totals<rounding>(grid, totals, y, float_width);
