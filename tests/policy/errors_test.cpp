@@ -612,6 +612,23 @@ TEST_CASE("products in hardware that no hardware has") {
   CHECK(under(sums + R"(, "input": "e4m3", "weight": "e5m2", "grad_output": "e5m2")") ==
         "[policy t] 0/linear.0: \"grad_output\" and \"weight.backward\" are e5m2, and no GPU "
         "multiplies these. Use e4m3 for one.");
+
+  const std::string of_rows = R"({"format": "e4m3", "scale": {"per": "row"}})";
+  nn::Sequential model(nn::Linear(6, 4));
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(
+      policy::read_text(policy_with(R"({"match": {"op": "matmul"}, "compute": "hardware",
+                                        "accumulate": "h100-wgmma-f8", "input": )" +
+                                        of_rows + R"(, "input.backward": )" + of_rows +
+                                        R"(, "grad_output": )" + of_rows + '}',
+                                    R"(, "autocast": "bf16")")),
+      model, sgd);
+  CHECK(
+      message_of<UsageError>([&] {
+        training.forward([](const Tensor& x) { return matmul(x, x); }, randn({6, 6}));
+      }) ==
+      "[policy t] /matmul.0: \"grad_output\" is e4m3, rows with f32 scales, and two products read "
+      "it along different dimensions. Give it one scale for the tensor.");
 }
 
 TEST_CASE("products in hardware without an autocast dtype, or without an input") {
