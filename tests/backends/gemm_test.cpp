@@ -499,6 +499,11 @@ TEST_CASE("accumulators: f32 multiplies operands of few bits, with the same bits
   for (const float x : {std::numeric_limits<float>::infinity(), -0x1p127f, 0x1p80f, 0x1p-110f,
                         0x1p-130f, std::numeric_limits<float>::quiet_NaN(), 1 + 0x1p-20f})
     CHECK_FALSE(with(x));
+  // The product of a 0 decides where the others are cut.
+  Tensor small = full({1, 16}, 0x1.02p-61f), mixed = full({16, n}, 0x1.fep-38f);
+  small.data<float>()[0] = 0;
+  std::fill_n(mixed.data<float>(), n, 0x1p30f);
+  CHECK_FALSE(check({.grid = formats::f32, .fused = 16, .fraction = 13}, small, mixed));
   // The largest products of a step, all positive: int32 holds 16 of them.
   for (const float most : {0x1.fep0f, -0x1.fep0f}) {
     const Tensor large = full({1, 64}, most), other = full({64, n}, 0x1.fep0f);
