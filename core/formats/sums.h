@@ -137,8 +137,8 @@ struct Factors {
   float a, b;
 };
 
-/// What the numbers of an operand have in common: the bits that significands use below the leading
-/// one, and the magnitudes, as bits, of the smallest but 0 and of the largest.
+/// Numbers of an operand: the bits that any significand uses below the leading one, and the
+/// magnitudes, as bits, of the smallest but 0 and of the largest.
 struct Extent {
   int32_t bits = 0, least = 0x7f800000, most = 0;
   constexpr void add(float x) {
@@ -152,12 +152,13 @@ struct Extent {
 /// The exponents of products that fit_floats(), and the largest `fraction` of their unit.
 inline constexpr int32_t least_in_floats = -100, most_in_floats = 60, most_fraction_in_floats = 25;
 
-/// Returns whether steps of Align::largest can multiply in f32 and add up in int32: products are
-/// exact, sums finite, and neither a 0, which has an exponent as well, nor a subnormal operand
-/// decides where numbers are cut.
+/// Returns whether steps of Align::largest or apart can multiply in f32 and add up in int32:
+/// products are exact, sums finite, and neither a 0, which has an exponent as well, nor a subnormal
+/// operand decides where numbers are cut.
 constexpr bool fit_floats(const Accumulator& unit, const Extent& a, const Extent& b) {
-  if (unit.align != Align::largest || unit.scaled > 0 || unit.fused == 0 ||
-      unit.fraction > most_fraction_in_floats || unit.grid.max < 0x1p100)
+  const int32_t fraction = unit.align == Align::apart ? apart_products : unit.fraction;
+  if ((unit.align != Align::largest && unit.align != Align::apart) || unit.scaled > 0 ||
+      unit.fused == 0 || fraction > most_fraction_in_floats || unit.grid.max < 0x1p100)
     return false;
   const auto significand_bits = [](const Extent& x) {
     return x.bits == 0 ? 1 : 24 - std::countr_zero(uint32_t(x.bits));

@@ -538,14 +538,15 @@ static bool is_short_f32(const Grid& grid) {
          grid.no_sign == 0;
 }
 
-template <Rounding rounding>
+template <Rounding rounding, bool apart>
 static void step_in_floats(const Accumulator& unit, const Grid& on, const float* a, int32_t count,
                            const float* b, int64_t b_step, float* y) {
   const Register least = Register{} + float(0x1p-100);
   static_assert(sums::least_in_floats == -100);
   Register most[float_registers], in[float_registers];
+  const int32_t fraction = apart ? sums::apart_products : unit.fraction;
   for (int v = 0; v < float_registers; ++v)
-    most[v] = power_below(load<Register>(y + v * register_lanes));
+    most[v] = apart ? Register{} : power_below(load<Register>(y + v * register_lanes));
   for (int32_t i = 0; i < count; ++i) {
     const Register power = power_below(Register{} + a[i]);
     for (int v = 0; v < float_registers; ++v) {
@@ -557,14 +558,15 @@ static void step_in_floats(const Accumulator& unit, const Grid& on, const float*
   Whole sums[float_registers];
   for (int v = 0; v < float_registers; ++v) {
     most[v] = most[v] > least ? most[v] : least;
-    in[v] = Register(((2 * 127 + unit.fraction) << 23) - Whole(most[v]));
-    sums[v] = __builtin_convertvector(load<Register>(y + v * register_lanes) * in[v], Whole);
+    in[v] = Register(((2 * 127 + fraction) << 23) - Whole(most[v]));
+    const Register before = load<Register>(y + v * register_lanes) * in[v];
+    sums[v] = apart ? Whole{} : __builtin_convertvector(before, Whole);
   }
   const Grid grid = on;
   // A sum below 2^24 units is a float.
-  if (is_short_f32(grid) && int64_t(count + 1) << (unit.fraction + 2) <= int64_t(1) << 24) {
+  if (!apart && is_short_f32(grid) && int64_t(count + 1) << (fraction + 2) <= int64_t(1) << 24) {
     add_whole(a, count, b, b_step, in, sums);
-    const auto out = float(sums::power(-unit.fraction));
+    const auto out = float(sums::power(-fraction));
     for (int v = 0; v < float_registers; ++v)
       store(y + v * register_lanes, __builtin_convertvector(sums[v], Register) * (most[v] * out));
 #pragma GCC ivdep
@@ -580,18 +582,22 @@ static void step_in_floats(const Accumulator& unit, const Grid& on, const float*
     for (int64_t j = 0; j < float_width; ++j) totals[j] += whole[j];
   };
   flush();
-  const int32_t piece = 1 << (31 - 2 - unit.fraction);
+  const int32_t piece = 1 << (31 - 2 - fraction);
   for (int32_t i = 0; i < count; i += piece) {
     add_whole(a + i, count - i < piece ? count - i : piece, b + i * b_step, b_step, in, sums);
     flush();
   }
   for (int v = 0; v < float_registers; ++v) store(place + v * register_lanes, most[v]);
-  const double out = sums::power(-unit.fraction);
-  for (int64_t j = 0; j < float_width; ++j) totals[j] *= double(place[j]) * out;
+  const double out = sums::power(-fraction);
+  for (int64_t j = 0; j < float_width; ++j) {
+    const double total = totals[j] * (double(place[j]) * out);
+    totals[j] =
+        apart ? sums::joined_apart(total, sums::exponent_of(place[j], -126), y[j], 0) : total;
+  }
   round_totals<rounding>(grid, totals, y, float_width);
 }
 
-template <Rounding rounding>
+template <Rounding rounding, bool apart>
 static void accumulate_in_floats(const Accumulator& of, const Grid& on, const float* a,
                                  int64_t depth, const float* b, int64_t b_step, float* y,
                                  int64_t n) {
@@ -601,8 +607,9 @@ static void accumulate_in_floats(const Accumulator& of, const Grid& on, const fl
   for (; j + float_width <= n; j += float_width)
     for (int64_t i = 0; i < depth; i += unit.fused) {
       const int64_t left = depth - i;
-      step_in_floats<rounding>(unit, grid, a + i, int32_t(left < unit.fused ? left : unit.fused),
-                               b + i * b_step + j, b_step, y + j);
+      step_in_floats<rounding, apart>(unit, grid, a + i,
+                                      int32_t(left < unit.fused ? left : unit.fused),
+                                      b + i * b_step + j, b_step, y + j);
     }
   accumulate_fused<rounding>(unit, grid, a, depth, b + j, b_step, y + j, n - j);
 }
@@ -616,7 +623,9 @@ static void extend(const float* x, int64_t n, sums::Extent& extent) {
 static void accumulate_on(const Accumulator& unit, const Grid& grid, bool in_floats, const float* a,
                           int64_t depth, const float* b, int64_t b_step, float* sums, int64_t n) {
   visit_rounding(unit.rounding, [&]<Rounding r>() {
-    if (in_floats) accumulate_in_floats<r>(unit, grid, a, depth, b, b_step, sums, n);
+    if (in_floats && unit.align == Align::apart)
+      accumulate_in_floats<r, true>(unit, grid, a, depth, b, b_step, sums, n);
+    else if (in_floats) accumulate_in_floats<r, false>(unit, grid, a, depth, b, b_step, sums, n);
     else if (unit.fused > 0) accumulate_fused<r>(unit, grid, a, depth, b, b_step, sums, n);
     else accumulate_rounded<r>(grid, a, depth, b, b_step, sums, n);
   });
