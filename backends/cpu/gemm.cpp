@@ -164,7 +164,8 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
   const Accumulator unit = sums::counting_scales(accumulator);
   const int64_t chunk = unit.chunk > 0 ? unit.chunk : std::max<int64_t>(k, 1);
   const Tensor left = float_rows(a), right = float_rows(b);
-  const bool in_floats = sums::fit_floats(unit, extent_of(left), extent_of(right));
+  const bool in_floats =
+      sums::adds_in_floats(unit) && sums::fit_floats(unit, extent_of(left), extent_of(right));
   const int64_t a_step = left.strides()[left.rank() - 2],
                 b_step = right.strides()[right.rank() - 2];
   // A piece of a row whose sums stay in the first-level cache while all rows of b are read.

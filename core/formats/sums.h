@@ -152,14 +152,19 @@ struct Extent {
 /// The exponents of products that fit_floats(), and the largest `fraction` of their unit.
 inline constexpr int32_t least_in_floats = -100, most_in_floats = 60, most_fraction_in_floats = 25;
 
-/// Returns whether steps of Align::largest or apart can multiply in f32 and add up in int32:
-/// products are exact, sums finite, and neither a 0, which has an exponent as well, nor a subnormal
-/// operand decides where numbers are cut.
+/// Returns whether steps can multiply in f32 and add up in int32, if their operands fit_floats().
+/// Rounded up or away from 0, a sum may double in each step, until it is infinite.
+constexpr bool adds_in_floats(const Accumulator& unit) {
+  const bool apart = unit.align == Align::apart;
+  const bool outward = unit.rounding == Rounding::up || unit.rounding == Rounding::down ||
+                       unit.rounding == Rounding::max_magnitude;
+  return (apart || unit.align == Align::largest) && unit.fused > 0 && unit.scaled == 0 &&
+         (apart ? apart_products : unit.fraction) <= most_fraction_in_floats && !outward &&
+         unit.grid.max >= 0x1p100;
+}
+/// Returns whether products of two operands are exact in f32, their sums finite, and neither a 0,
+/// which has an exponent as well, nor a subnormal operand decides where numbers are cut.
 constexpr bool fit_floats(const Accumulator& unit, const Extent& a, const Extent& b) {
-  const int32_t fraction = unit.align == Align::apart ? apart_products : unit.fraction;
-  if ((unit.align != Align::largest && unit.align != Align::apart) || unit.scaled > 0 ||
-      unit.fused == 0 || fraction > most_fraction_in_floats || unit.grid.max < 0x1p100)
-    return false;
   const auto significand_bits = [](const Extent& x) {
     return x.bits == 0 ? 1 : 24 - std::countr_zero(uint32_t(x.bits));
   };

@@ -212,9 +212,10 @@ struct Kernels {
   /// flips: for each of 128 numbers, the sign bit if the rotation negates it
   void (*rotate)(const float* x, int64_t n, int size, const uint32_t* flips, bool back, float* y);
   /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/formats/number_format.h);
-  /// in_floats: whether a and b fit_floats() (core/formats/sums.h)
+  /// in_floats: whether it adds_in_floats(), and a and b fit_floats() (core/formats/sums.h)
   void (*accumulate_on)(const Accumulator& unit, const Grid& grid, bool in_floats, const float* a,
                         int64_t depth, const float* b, int64_t b_step, float* sums, int64_t n);
+  /// adds numbers to what the extent says of an operand
   void (*extend)(const float* x, int64_t n, sums::Extent& extent);
 
   // --- gemm: panels of packed operands, and the tile product (called by backends/cpu/gemm.cpp)
