@@ -369,8 +369,19 @@ bool served(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeom
 
 /// Returns whether oneDNN would compute a wrong y. Version 3.7 does on AVX-512 for one input
 /// channel per group (brg_conv_fwd:avx512_core) if windows step sideways and y is one pixel wide.
+/// Version 2.6 does in bf16 on AMX (brgconv:avx512_core_amx_bf16) if kernels of several taps are
+/// smaller than a stride. It also rounds the width of its copy of x up to a multiple of the stride,
+/// and writes past that copy unless rows of padding make room.
 bool miscomputes(const Tensor& w, const ConvGeometry& g, const Tensor& y) {
-  return w.shape()[1] == 1 && g.stride[1] > 1 && y.shape()[3] == 1;
+  const auto [rows, columns] = g.stride;
+  const int64_t kernel_height = w.shape()[2], kernel_width = w.shape()[3];
+  const int64_t height = (y.shape()[2] - 1) * rows + kernel_height,
+                width = (y.shape()[3] - 1) * columns + kernel_width;
+  const int64_t beyond = (columns - width % columns) % columns;
+  const bool of_amx =
+      w.dtype() == bf16 && kernel_height * kernel_width > 1 &&
+      (kernel_height < rows || kernel_width < columns || height * beyond > g.padding[0] * width);
+  return of_amx || (w.shape()[1] == 1 && columns > 1 && y.shape()[3] == 1);
 }
 
 /// Returns whether oneDNN would compute wrong gradients of weights. Version 2.6 does on AVX2 for 1
