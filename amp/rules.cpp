@@ -327,7 +327,10 @@ std::optional<amp::CastDecision> Treatment::decision() const {
 
 bool Treatment::keeps_scales(Role role) const {
   const bool accumulated = accumulate && accumulate->scaled > 0;
-  if (compute != Compute::hardware && !accumulated) return false;
+  return (compute == Compute::hardware || accumulated) && is_multiplied(role);
+}
+
+bool is_multiplied(Role role) {
   switch (role) {
     case Role::input:
     case Role::weight:

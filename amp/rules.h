@@ -141,6 +141,8 @@ constexpr bool is_gradient(Role role) {
 /// Returns whether the role is a use: an operand as products of backward see it, such as
 /// "input.backward".
 bool is_use(Role role);
+/// Returns whether products of an operation multiply tensors of this role.
+bool is_multiplied(Role role);
 /// Returns the number of the operand that the role is about: 1 for input_1 and input_1_backward;
 /// empty for all other roles.
 std::optional<std::size_t> operand_of(Role role);

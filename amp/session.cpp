@@ -280,7 +280,7 @@ void Session::require_scales(const Entry& entry, const Treatment& treatment) con
 /// Checks that an operation's products can have the operands and sums of a GPU.
 void Session::require_f8(const Entry& entry, const Treatment& treatment) const {
   const bool linear = entry.op->name == "linear";
-  if (!linear && entry.op->name != "matmul")
+  if (!entry.op->factors)
     fail<UsageError>(where_, entry.name, ": ", entry.op->name,
                      " has no products in \"hardware\"; linear and matmul do. Name them in "
                      "\"match\".");

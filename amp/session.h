@@ -425,7 +425,9 @@ uint64_t site_seed(uint64_t seed, std::string_view site);
 
 /// Returns x quantized with blocks and rotations along `sums`, with x's shape, dtype and device.
 Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call);
-/// Returns the same, rounded to `dtype`, as an operand that waits for a product in hardware.
-Tensor waiting_along(const Tensor& x, Sums sums, const QuantizeCall& call, DType dtype);
+/// Returns the same, rounded to `dtype`, as an operand whose product reads numbers and scales:
+/// those of quantized_f8 or quantized_apart.
+Tensor waiting_along(const Tensor& x, Sums sums, const QuantizeCall& call, DType dtype,
+                     F8Operand (*quantize)(const Tensor&, const QuantizeCall&));
 
 }  // namespace halftone::policy

@@ -203,11 +203,20 @@ class TreatedOp final : public OpTap {
       call.survey = call_.observer->row_for(seen, x.device());
       if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
     }
-    if (call_.treatment->keeps_scales(seen.role)) {
+    const bool scaled = call_.treatment->keeps_scales(seen.role);
+    if (scaled || factor_waits(seen)) {
       if (call.survey.defined()) quantized_along(x.to(f32), sums, call), call.survey = {};
-      return waiting_along(x, sums, call, dtype_);
+      return waiting_along(x, sums, call, dtype_, scaled ? quantized_f8 : quantized_apart);
     }
     return quantizer.scaling.learned ? quantized(x, call) : quantized_along(x, sums, call);
+  }
+
+  /// Returns whether emulated sums are of numbers, and a factor of the tensor multiplies them
+  /// afterwards, as in the machines that have such sums.
+  bool factor_waits(const Seen& seen) const {
+    const std::optional<Accumulator>& sums = call_.treatment->accumulate;
+    return sums && sums->fused > 0 && call_.op->factors && is_multiplied(seen.role) &&
+           has_one_factor(*seen.quantizer);
   }
 
   /// Returns a tensor that an observer can read without an effect on the product.
@@ -291,9 +300,10 @@ Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call) {
   return in_view(x, sums, call, quantized);
 }
 
-Tensor waiting_along(const Tensor& x, Sums sums, const QuantizeCall& call, DType dtype) {
+Tensor waiting_along(const Tensor& x, Sums sums, const QuantizeCall& call, DType dtype,
+                     F8Operand (*quantize)(const Tensor&, const QuantizeCall&)) {
   return in_view(x, sums, call, [&](const Tensor& view, const QuantizeCall& viewed) {
-    return waiting_operand(quantized_f8(view, viewed), dtype);
+    return waiting_operand(quantize(view, viewed), dtype);
   });
 }
 

@@ -108,6 +108,7 @@ struct OpFacts {
   bool convolves = false;      // on the CPU its weight, input 1, is cast into channels-last order
   bool accumulator = false;    // can emulate an accumulator (core/formats/number_format.h)
   bool tf32 = false;           // GPUs can compute its products in TF32
+  bool factors = false;        // its products read numbers and their factors (core/pending.h)
   /// what its products sum over; required for operations of class low_precision, at compile time
   std::optional<Contraction> sums{};
   /// Returns the multiplications and additions of a forward pass with these inputs, the first two

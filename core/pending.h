@@ -54,10 +54,10 @@ Tensor converted(const Tensor& x, DType dtype);
 /// narrower() one, else x itself.
 Tensor narrowest(const Tensor& x);
 
-/// An operand of a product that reads numbers and their scales: `numbers` (f8_e4m3 or f8_e5m2)
-/// times `factor`, f32 on the same device: a scalar, one for each row of numbers (all dimensions
-/// but the last), or [rows, blocks], one for each `block` neighbors in a row; times `whole`, an f32
-/// scalar, or undefined for 1.
+/// An operand of a product that reads numbers and their scales: `numbers` (f8_e4m3 or f8_e5m2; f32
+/// for a product that is emulated, with one factor) times `factor`, f32 on the same device: a
+/// scalar, one for each row of numbers (all dimensions but the last), or [rows, blocks], one for
+/// each `block` neighbors in a row; times `whole`, an f32 scalar, or undefined for 1.
 inline constexpr int64_t f8_block = 32;
 struct F8Operand {
   Tensor numbers, factor;

@@ -61,29 +61,60 @@ static Tensor with_own_scales(const F8Operand& operand, const Tensor& numbers) {
   return detail::with_scales(numbers, scales, operand.block);
 }
 
-void detail::multiply_scaled(const Tensor& a, const Tensor& b, const Tensor& bias,
-                             const Accumulator& accumulator, Tensor& c) {
-  Backend& backend = backend_for(a);
-  if (a.numel() == 0 || c.numel() == 0) return backend.matmul(a, b, bias, c);
+/// c = sums factor + bias.
+static void scale_sums(const Tensor& sums, const Tensor& factor, const Tensor& bias, Tensor& c) {
+  Backend& backend = backend_for(sums);
+  Tensor scaled = sums;
+  backend.binary(call_of<BinaryFormulas>(formula::Mul{}), sums, views::expand(factor, sums.shape()),
+                 scaled);
+  if (bias.defined())
+    backend.binary(call_of<BinaryFormulas>(formula::Add{}), scaled,
+                   views::expand(converted(bias, f32), sums.shape()), scaled);
+  backend.copy(scaled, c);
+}
+static Tensor product_of_factors(const Tensor& a, const Tensor& b) {
+  Tensor both = empty({}, f32, a.device());
+  backend_for(a).binary(call_of<BinaryFormulas>(formula::Mul{}), a, b, both);
+  return both;
+}
+
+static void multiply_scaled(const Tensor& a, const Tensor& b, const Tensor& bias,
+                            const Accumulator& accumulator, Tensor& c) {
   const auto left = f8_operand(a), right = f8_operand(b);
   if (!left || !right || left->block != accumulator.scaled || right->block != accumulator.scaled ||
       a.rank() != 2 || b.rank() != 2)
     fail<UsageError>("matmul", "this accumulator reads numbers and their scales, one for ",
                      accumulator.scaled, " numbers, and an operand has none: ", described(a),
                      " and ", described(b), ". Quantize both operands in such blocks.");
-  const MemoryScope scope(MemoryUse::workspace);
   const Tensor rows = with_own_scales(*left, left->numbers),
                columns = with_own_scales(*right, views::transpose(right->numbers, 0, 1));
   Tensor sums = empty(c.shape(), f32, c.device());
-  backend.matmul_accumulating(rows, views::transpose(columns, 0, 1), {}, accumulator, sums);
-  const auto multiply = call_of<BinaryFormulas>(formula::Mul{});
-  Tensor whole = empty({}, f32, c.device());
-  backend.binary(multiply, left->whole, right->whole, whole);
-  backend.binary(multiply, sums, views::expand(whole, sums.shape()), sums);
-  if (bias.defined())
-    backend.binary(call_of<BinaryFormulas>(formula::Add{}), sums,
-                   views::expand(converted(bias, f32), sums.shape()), sums);
-  backend.copy(sums, c);
+  backend_for(a).matmul_accumulating(rows, views::transpose(columns, 0, 1), {}, accumulator, sums);
+  scale_sums(sums, product_of_factors(left->whole, right->whole), bias, c);
+}
+
+void detail::multiply_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                   const Accumulator& accumulator, Tensor& c) {
+  Backend& backend = backend_for(a);
+  const MemoryScope scope(MemoryUse::workspace);
+  if (accumulator.scaled > 0) {
+    if (a.numel() == 0 || c.numel() == 0) return backend.matmul(a, b, bias, c);
+    return multiply_scaled(a, b, bias, accumulator, c);
+  }
+  const auto apart = [](const Tensor& x) {
+    auto operand = f8_operand(x);
+    if (operand && operand->numbers.dtype() != f32) operand.reset();
+    return operand;
+  };
+  const auto left = apart(a), right = apart(b);
+  if (!left && !right) return backend.matmul_accumulating(a, b, bias, accumulator, c);
+  Tensor sums = empty(c.shape(), f32, c.device());
+  backend.matmul_accumulating(left ? left->numbers : converted(a, f32),
+                              right ? right->numbers : converted(b, f32), {}, accumulator, sums);
+  const Tensor factor = !left    ? right->factor
+                        : !right ? left->factor
+                                 : product_of_factors(left->factor, right->factor);
+  scale_sums(sums, factor, bias, c);
 }
 
 double Matmul::flops(std::span<const Tensor> inputs) {

@@ -29,16 +29,16 @@ inline Tensor transposed(const Tensor& x) {
 /// them, as an accumulator with scales reads them: f32, a multiple of block + 1 columns. scales:
 /// f32 [rows, blocks]. Numbers of a last block that are missing are 0.
 Tensor with_scales(const Tensor& numbers, const Tensor& scales, int64_t block);
-/// c = a b + bias, in an accumulator with scales. a and b: operands with scales for it along k
-/// (waiting_operand() in core/pending.h).
-void multiply_scaled(const Tensor& a, const Tensor& b, const Tensor& bias,
-                     const Accumulator& accumulator, Tensor& c);
-/// c = a b + bias, in an emulated accumulator if there is one (not for f64).
+/// c = a b + bias, in an emulated accumulator, or in hardware. For an accumulator with scales, a
+/// and b have scales along k (waiting_operand() in core/pending.h). If one has f32 numbers and a
+/// factor, the sums are of numbers, and are multiplied by the factor.
+void multiply_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                           const Accumulator& accumulator, Tensor& c);
+/// c = a b + bias, in an accumulator if there is one (not for f64).
 inline void multiply(const Tensor& a, const Tensor& b, const Tensor& bias,
                      const std::optional<Accumulator>& accumulator, Tensor& c) {
   if (!accumulator || a.dtype() == f64) return backend_for(a).matmul(a, b, bias, c);
-  if (accumulator->scaled > 0) return multiply_scaled(a, b, bias, *accumulator, c);
-  backend_for(a).matmul_accumulating(a, b, bias, *accumulator, c);
+  multiply_accumulating(a, b, bias, *accumulator, c);
 }
 }  // namespace detail
 
@@ -49,10 +49,11 @@ struct Matmul {
                                     .backward = {Sums::over_rows, Sums::over_last},
                                     .gradient = {Sums::over_last, Sums::over_rows}};
   static double flops(std::span<const Tensor> inputs);
-  static constexpr OpInfo info{"matmul",
-                               CastClass::low_precision,
-                               cast_reason::products,
-                               {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
+  static constexpr OpInfo info{
+      "matmul",
+      CastClass::low_precision,
+      cast_reason::products,
+      {.accumulator = true, .tf32 = true, .factors = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{true, true};
   Tensor a{}, b{};                      // rank 2, or rank 3 with one batch size
   Shape batch{}, a_shape{}, b_shape{};  // the batch of the result, and the inputs' shapes
@@ -83,10 +84,11 @@ struct Linear {
                                     .backward = {Sums::over_tokens, Sums::over_tokens},
                                     .gradient = {Sums::over_last, Sums::over_tokens}};
   static double flops(std::span<const Tensor> inputs);
-  static constexpr OpInfo info{"linear",
-                               CastClass::low_precision,
-                               cast_reason::products,
-                               {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
+  static constexpr OpInfo info{
+      "linear",
+      CastClass::low_precision,
+      cast_reason::products,
+      {.accumulator = true, .tf32 = true, .factors = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{true, true, true};
   Tensor x{}, weight{};
   Shape shape{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
@@ -109,13 +110,16 @@ void CpuBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) 
   if (x.numel() == 0 || scalar_or(call.skip, 0) != 0) return;
   const QuantizeNumbers n = numbers_of(call.quantizer);
   const bool wide_inner = n.inner_levels > 0 && n.columns > simd::most_columns_of_inner;
-  if (n.table_count > 0 || wide_inner || call.factor.defined())
+  const bool apart = call.factor.defined();
+  if (n.table_count > 0 || wide_inner ||
+      (apart && (n.per == Scaling::Per::block || y.dtype() != f32)))
     return ReferenceBackend::quantize(x, call, y);
   if (n.per == Scaling::Per::block) return quantize_blocks(n, call, x, y);
   Scale scale;
   if (n.per == Scaling::Per::tensor)
     scale = scale_per_tensor(n.from_history ? scalar_or(call.scale, 1)
                                             : scale_of_tensor(n, scalar_or(call.amax, 0)));
+  if (apart) *call.factor.data<float>() = std::exchange(scale.out, 1.0f);
   quantize_elements(n, scale, call.key, x, y);
 }
 

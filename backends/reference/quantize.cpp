@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include <halftone/backends/reference/loops.h>
 #include <halftone/backends/reference/reference.h>
@@ -154,6 +155,7 @@ void ReferenceBackend::quantize(const Tensor& x, const QuantizeCall& call, Tenso
   if (n.per == Scaling::Per::tensor)
     scale = scale_per_tensor(n.from_history ? scalar_or(call.scale, 1)
                                             : scale_of_tensor(n, scalar_or(call.amax, 0)));
+  if (call.factor.defined()) *call.factor.data<float>() = std::exchange(scale.out, 1.0f);
   parallel_pieces(x.numel(), grain_length, [&](int64_t begin, int64_t end) {
     Words words(call);
     quantize_run(n, scale, words, x, begin, end - begin, y);

@@ -828,11 +828,9 @@ static F8Operand as_rows_of_blocks(const Tensor& x, const QuantizeCall& call) {
   return result;
 }
 
-F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
-  const auto kind = f8_kind(call.quantizer);
-  if (x.numel() > 0 && (!kind || kind->scales == F8Scales::blocks))
-    return as_rows_of_blocks(x, call);
-  const auto [dtype, scales] = kind.value_or(F8Kind{f8_e4m3, F8Scales::blocks});
+/// Returns numbers of a dtype and their factors, of a tensor or of rows.
+static F8Operand with_factors(const Tensor& x, const QuantizeCall& call, DType dtype,
+                              F8Scales scales) {
   const Device device = x.device();
   QuantizeCall whole = call;
   if (any_order(call.quantizer) && x.is_dense()) {
@@ -852,6 +850,25 @@ F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
   run(views::contiguous(x), whole, numbers);
   const bool per_row = scales == F8Scales::rows;
   return {numbers, per_row ? whole.factor.view_as({rows}, {1}, 0) : whole.factor};
+}
+
+F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call) {
+  const auto kind = f8_kind(call.quantizer);
+  if (x.numel() > 0 && (!kind || kind->scales == F8Scales::blocks))
+    return as_rows_of_blocks(x, call);
+  const auto [dtype, scales] = kind.value_or(F8Kind{f8_e4m3, F8Scales::blocks});
+  return with_factors(x, call, dtype, scales);
+}
+
+bool has_one_factor(const Quantizer& quantizer) {
+  return quantizer.scaling.per == Scaling::Per::tensor && f8_kind(quantizer);
+}
+
+F8Operand quantized_apart(const Tensor& x, const QuantizeCall& call) {
+  const DType dtype = x.device() == Device::cpu() ? f32 : f8_kind(call.quantizer)->dtype;
+  F8Operand result = with_factors(x, call, dtype, F8Scales::tensor);
+  result.numbers = converted(result.numbers, f32);
+  return result;
 }
 
 void quantize_in_place(const Tensor& x, const QuantizeCall& call) {

@@ -238,8 +238,8 @@ struct QuantizeCall {
   /// the average that quantizer.average reads: f32, of x's shape and device; undefined: x itself
   Tensor average{};
   Tensor skip{};  // if it is not 0, y does not change; may be undefined
-  /// of an f8 result: receives the factors of its numbers (F8Operand); with blocks, `whole` comes
-  /// after them
+  /// of a result of numbers on the grid (f8; on the CPU also f32): receives their factors
+  /// (F8Operand); with blocks, `whole` comes after them
   Tensor factor{};
   Tensor survey{};  // for quantized(): the row (core/formats/survey.h) to add to; may be undefined
   /// key of stochastic rounding: element row * columns + column uses that word of the key; scales
@@ -567,6 +567,11 @@ bool has_scales_for(const Accumulator& accumulator, const Quantizer& quantizer);
 /// along x's last dimension. Its values are quantized() in f32, but rotated numbers stay rotated.
 /// Throws UsageError for rows above Scaling::whole_row.
 F8Operand quantized_f8(const Tensor& x, const QuantizeCall& call);
+/// Returns whether a product that is emulated can read numbers and one factor: e4m3 or e5m2 with a
+/// scale of the tensor that is not learned.
+bool has_one_factor(const Quantizer& quantizer);
+/// Returns x as such an operand, of f32 numbers. Its values are quantized() in f32.
+F8Operand quantized_apart(const Tensor& x, const QuantizeCall& call);
 
 /// Returns the largest number of a format over its smallest positive one: 7 for int4.
 double largest_in_units(const NumberFormat& format);

@@ -26,15 +26,16 @@ std::optional<Device> f8_device() {
 std::string sums_of(Device gpu) { return policy::json_of(*backend_for(gpu).f8_sums()).dump(); }
 
 std::string policy_of(const std::string& compute, const std::string& more = {},
-                      const std::string& rounding = "stochastic") {
-  const std::string sums = sums_of(Device::cuda());
+                      const std::string& rounding = "stochastic", bool powers = true) {
+  const std::string sums = sums_of(Device::cuda()), power = powers ? "true" : "false";
   return R"({"halftone_policy": 1, "name": "p", "extends": "amp-bf16", "quantizers": {
-    "forward": {"format": "e4m3", "scale": {"per": "tensor", "power_of_two": true}},
-    "delayed": {"like": "forward", "scale": {"per": "tensor", "power_of_two": true,
-      "from": "history", "history": 4}},
+    "forward": {"format": "e4m3", "scale": {"per": "tensor", "power_of_two": )" +
+         power + R"(}},
+    "delayed": {"like": "forward", "scale": {"per": "tensor", "power_of_two": )" +
+         power + R"(, "from": "history", "history": 4}},
     "backward": {"format": "e5m2", "rounding": ")" +
-         rounding + R"(",
-      "scale": {"per": "tensor", "power_of_two": true}}}, "rules": [
+         rounding + R"(", "scale": {"per": "tensor", "power_of_two": )" + power + R"(}}},
+    "rules": [
     {"match": {"op": "linear"}, "accumulate": )" +
          sums + R"(, "compute": )" + compute + R"(, "input": "delayed", "weight": "forward",
      "grad_output": "backward")" +
@@ -113,7 +114,11 @@ const std::string by_emulation = R"("f32", "result": "bf16")", its_bias = R"(, "
 
 TEST_CASE("products in hardware have the bits of the emulated ones with the GPU's sums") {
   if (const std::optional<Device> gpu = f8_device())
-    check_trainings(*gpu, policy_of(R"("hardware")"), policy_of(by_emulation, its_bias));
+    for (const bool powers : {true, false}) {
+      CAPTURE(powers);
+      check_trainings(*gpu, policy_of(R"("hardware")", "", "stochastic", powers),
+                      policy_of(by_emulation, its_bias, "stochastic", powers));
+    }
 }
 
 TEST_CASE("products in hardware with a scale for each row have the bits of the emulated ones") {

@@ -65,6 +65,31 @@ TEST_CASE("kernels: f8 numbers times their factors are the quantized values") {
           }
 }
 
+TEST_CASE("kernels: f32 numbers times their factor are the quantized values") {
+  Scaling powers = Scaling::per_tensor();
+  powers.power_of_two = true;
+  for (const DType dtype : {f32, bf16})
+    for (const Shape& shape : {Shape{3, 37}, Shape{2, 1030}})
+      for (const NumberFormat& format : {formats::e4m3, formats::e5m2})
+        for (const Rounding rounding : {Rounding::nearest_even, Rounding::stochastic})
+          for (const Scaling& scaling : {powers, Scaling::per_tensor()}) {
+            const Quantizer quantizer{.grid = format, .rounding = rounding, .scaling = scaling};
+            INFO(described(quantizer), ", ", shape, " ", dtype);
+            CHECK(has_one_factor(quantizer));
+            check_bits({spread(shape, dtype, false)}, {empty(shape, f32)},
+                       [&](Backend& backend, const Tensors& in, Tensors& out) {
+                         const QuantizeCall call{.quantizer = quantizer, .key = {5, 3}};
+                         const F8Operand apart = quantized_apart(in[0], call);
+                         const Tensor values = quantized(in[0].to(f32), call),
+                                      again =
+                                          quantized(apart.numbers, {.quantizer = {.grid = format}});
+                         backend.copy(waiting_operand(apart, f32), out[0]);
+                         CHECK(out[0].to_vector<float>() == values.to_vector<float>());
+                         CHECK(again.to_vector<float>() == apart.numbers.to_vector<float>());
+                       });
+          }
+}
+
 TEST_CASE("kernels: numbers times the scales of their blocks are the quantized values") {
   Quantizer square = *quantizer_named("nvfp4"), chosen = square, corrected = square;
   square.scaling.rows = 16;

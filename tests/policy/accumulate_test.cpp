@@ -1,5 +1,5 @@
 // "accumulate" on a convolution: three products with its windows; and on a linear layer whose
-// operands have scales of blocks.
+// operands have a scale of the tensor, or scales of blocks.
 #include <doctest/doctest.h>
 
 #include <halftone/amp/policy_reader.h>
@@ -81,6 +81,57 @@ TEST_CASE("accumulate: a convolution in a short accumulator is the product with 
   const Tensor wanted = y + reshape(conv.bias, {1, 6, 1});
   CHECK(summed.y == floats(reshape(wanted, {3, 6, 9, 8})));
   CHECK(summed.y != plain.y);
+}
+
+// One scale for a tensor: a machine adds products of numbers, and multiplies the sum.
+
+/// A tensor as numbers, and 1 / s.
+struct Apart {
+  Tensor numbers;
+  float factor;
+};
+Apart apart(const Tensor& x, const NumberFormat& grid) {
+  const float s = grid.max / max(abs(x)).item<float>();
+  return {quantized(x * double(s), {.quantizer = {.grid = grid}}), 1 / s};
+}
+/// Returns a b.
+Tensor product_apart(const Apart& a, const Apart& b, const Accumulator& unit) {
+  Tensor sums = empty({a.numbers.size(0), b.numbers.size(1)});
+  backend_for(sums).matmul_accumulating(a.numbers, b.numbers, {}, unit, sums);
+  return sums * double(a.factor * b.factor);
+}
+Apart turned(const Apart& x) { return {transpose(x.numbers, 0, 1), x.factor}; }
+
+TEST_CASE("accumulate: a scale of the tensor multiplies the sums of numbers") {
+  const Accumulator unit = *accumulator_named("h100-wgmma-f8");
+  for (const bool both : {true, false}) {
+    CAPTURE(both);
+    manual_seed(3);
+    nn::Sequential model(nn::Linear(100, 21));
+    auto& linear = static_cast<nn::Linear&>(model[0]);
+    optim::Sgd sgd(model.parameters(), {.lr = 0});
+    amp::Training training(
+        policy::read_text(R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "quantizers":
+            {"e4m3": {"format": "e4m3", "scale": {"per": "tensor", "from": "current"}},
+             "e5m2": {"like": "e4m3", "format": "e5m2"}}, "rules": [{"match": {"op": "linear"},
+             "accumulate": "h100-wgmma-f8", "input": "e4m3", "grad_output": "e5m2")" +
+                          std::string(both ? R"(, "weight": "e4m3")" : "") + "}]}"),
+        model, sgd);
+    const Tensor x = randn({70, 100}).set_requires_grad();
+    const Tensor y = training.forward(model, x), dy = randn(y.shape());
+    training.backward((y * dy).sum());
+    const NoGrad no_grad;
+    const Tensor weight = linear.weight.detach();
+    const Apart in = apart(x.detach(), formats::e4m3), out = apart(dy, formats::e5m2),
+                w = both ? apart(weight, formats::e4m3) : Apart{weight, 1};
+    CHECK(floats(y) == floats(product_apart(in, turned(w), unit) + linear.bias));
+    CHECK(floats(x.grad()) == floats(product_apart(out, w, unit)));
+    CHECK(floats(linear.weight.grad()) == floats(product_apart(turned(out), in, unit)));
+    // Sums of scaled values are others.
+    const Tensor values = product_apart({in.numbers * double(in.factor), 1},
+                                        turned({w.numbers * double(w.factor), 1}), unit);
+    CHECK(floats(y) != floats(values + linear.bias));
+  }
 }
 
 // Operands with scales: the three products of a linear layer, from numbers and scales by loops.
