@@ -46,7 +46,7 @@ struct Entry {
   std::vector<Shape> shapes;  // of the inputs, all of the dtype under test
   std::function<Tensor(const Tensors&)> call;
   double flop_forward = 0, flop_backward = 0;  // 0: arithmetic does not limit the operation
-  bool f32_only = false;
+  bool f32_only = false, forward_only = false;
 };
 
 double volume(const Shape& shape) { return double(ht::numel_of(shape)); }
@@ -130,6 +130,21 @@ Entry matmul_entry(int64_t m, int64_t n, int64_t k, int64_t batch = 0) {
   return {"matmul", {{m, k}, {k, n}}, call, flop, 2 * flop};
 }
 
+/// Sums of matrix units, emulated.
+std::vector<Entry> sums_entries() {
+  std::vector<Entry> entries;
+  for (const std::string name :
+       {"v100-mma", "h100-wgmma", "h100-wgmma-f8", "b200-tcgen05-f8", "mi300-mfma"}) {
+    Entry& entry = entries.emplace_back(matmul_entry(256, 512, 512));
+    entry.op = "sums_" + name;
+    entry.call = [unit = *ht::accumulator_named(name)](const Tensors& x) {
+      return ht::Matmul::product(x[0], x[1], x[0].dtype(), unit);
+    };
+    entry.flop_backward = 0, entry.forward_only = true;
+  }
+  return entries;
+}
+
 Entry linear_entry(int64_t rows, int64_t in, int64_t out) {
   const double flop = 2.0 * double(rows) * double(in) * double(out);
   return {"linear",
@@ -163,6 +178,7 @@ std::vector<Entry> all_entries() {
   std::vector<Entry> entries = elementwise_entries();
   std::ranges::move(row_entries(), std::back_inserter(entries));
   std::ranges::move(quantize_entries(), std::back_inserter(entries));
+  std::ranges::move(sums_entries(), std::back_inserter(entries));
   for (Entry& entry : std::vector<Entry>{
            matmul_entry(512, 512, 512), matmul_entry(2048, 2048, 2048), matmul_entry(64, 128, 784),
            matmul_entry(8192, 8192, 8192), matmul_entry(256, 256, 64, 48),
@@ -262,6 +278,7 @@ void measure(const Entry& entry, ht::DType dtype, const Options& options) {
     m.milliseconds = time_of(forward, options);
     print(m, options);
   }
+  if (entry.forward_only) return;
   for (Tensor& input : inputs) input.set_requires_grad();
   const Tensor y = entry.call(inputs);
   const Tensor dy = ht::cast(ht::randn(y.shape(), ht::f32, options.device), dtype);
