@@ -61,17 +61,17 @@ static Tensor with_own_scales(const F8Operand& operand, const Tensor& numbers) {
   return detail::with_scales(numbers, scales, operand.block);
 }
 
-/// c = sums factor + bias.
-static void scale_sums(const Tensor& sums, const Tensor& factor, const Tensor& bias, Tensor& c) {
+/// c = sums factor + bias, with one rounding to c's dtype. Overwrites the sums, which are f32.
+static void scale_sums(Tensor& sums, const Tensor& factor, const Tensor& bias, Tensor& c) {
   Backend& backend = backend_for(sums);
-  Tensor scaled = sums;
   backend.binary(call_of<BinaryFormulas>(formula::Mul{}), sums, views::expand(factor, sums.shape()),
-                 scaled);
+                 sums);
   if (bias.defined())
-    backend.binary(call_of<BinaryFormulas>(formula::Add{}), scaled,
-                   views::expand(converted(bias, f32), sums.shape()), scaled);
-  backend.copy(scaled, c);
+    backend.binary(call_of<BinaryFormulas>(formula::Add{}), sums,
+                   views::expand(converted(bias, f32), sums.shape()), sums);
+  backend.copy(sums, c);
 }
+
 static Tensor product_of_factors(const Tensor& a, const Tensor& b) {
   Tensor both = empty({}, f32, a.device());
   backend_for(a).binary(call_of<BinaryFormulas>(formula::Mul{}), a, b, both);
